@@ -1,0 +1,316 @@
+//! What was typed. No other file knows clap, and nothing here decides anything.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "snapferry",
+    version,
+    about = "Carries ZFS snapshot streams away and back: compressed, sealed on this machine, checked, resumable",
+    long_about = "Carries ZFS snapshot streams away and back. A stream is compressed and sealed on this machine with every core \
+        and kept at a place that nobody needs to trust: a folder, or any SSH host with SFTP. Any machine with the key \
+        restores it, into any pool.",
+    after_help = "Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 done in part, something is damaged or \
+        missing; 4 does not exist; 5 no key here opens it, or not signed by the trusted signer; 6 busy, try again; \
+        130 and 143 stopped by a signal.",
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// Options that every command takes.
+    #[command(flatten)]
+    pub global: Global,
+    /// The verb.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// Where profiles and writer keys are kept [default: ~/.config/snapferry; root: /etc/snapferry]
+    #[arg(long, global = true, value_name = "DIR", env = "SNAPFERRY_CONFIG_DIR", hide_env_values = true)]
+    pub config_dir: Option<PathBuf>,
+    /// Where journals and memories are kept [default: ~/.local/state/snapferry; root: /var/lib/snapferry; with --config-dir: DIR/state]
+    #[arg(long, global = true, value_name = "DIR", env = "SNAPFERRY_STATE_DIR", hide_env_values = true)]
+    pub state_dir: Option<PathBuf>,
+    /// Print nothing but errors and what was asked for
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more on standard error
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Print JSON on standard output, and errors as JSON on standard error
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Show what would be done, and do nothing
+    #[arg(short = 'n', long, global = true)]
+    pub dry_run: bool,
+    /// The ssh program with its own options, split like a shell does (no shell is run)
+    #[arg(long, global = true, value_name = "COMMAND", env = "SNAPFERRY_SSH_COMMAND", hide_env_values = true)]
+    pub ssh_command: Option<String>,
+    /// How many transfers run at once [default: 4]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub connections: Option<u8>,
+    /// The zfs program
+    #[arg(long, global = true, value_name = "PROGRAM", default_value = "zfs")]
+    pub zfs_command: PathBuf,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a repository and a profile for it
+    Init(Init),
+    /// Back up a snapshot, or a stream from standard input
+    Backup(Backup),
+    /// List the backups in a repository
+    List(List),
+    /// Check a repository
+    Check(Check),
+    /// Restore a backup
+    Restore(Restore),
+    /// Make a profile for a repository that exists, to restore on another machine
+    Connect(Connect),
+    /// Show and change who can open a repository
+    #[command(subcommand)]
+    Key(Key),
+    /// Print shell completions
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    Man,
+}
+
+/// Shells that completions are made for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Shell {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// Who shall be able to open a repository.
+#[derive(Debug, Args)]
+pub struct NewKeys {
+    /// A recipient: age1…, an ssh-ed25519 or ssh-rsa public key, or that of an age plugin (may be repeated)
+    #[arg(short, long, value_name = "RECIPIENT")]
+    pub recipient: Vec<String>,
+    /// A file of recipients, one a line (may be repeated)
+    #[arg(short = 'R', long, value_name = "FILE")]
+    pub recipients_file: Vec<PathBuf>,
+}
+
+/// What opens a repository.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "What opens the repository")]
+pub struct OpenWith {
+    /// An age identity file or an SSH private key (may be repeated)
+    #[arg(short, long, value_name = "FILE")]
+    pub identity: Vec<PathBuf>,
+    /// A file that holds the passphrase
+    #[arg(long, value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+    /// A command that prints the passphrase, split like a shell does (no shell is run)
+    #[arg(long, value_name = "COMMAND")]
+    pub passphrase_command: Option<String>,
+    /// Ask for the passphrase
+    #[arg(long)]
+    pub passphrase: bool,
+    /// The public key whose signatures are trusted, from the recovery sheet (RW…)
+    #[arg(long, value_name = "KEY")]
+    pub signer: Option<String>,
+}
+
+/// `init`
+#[derive(Debug, Args)]
+pub struct Init {
+    /// The profile's name
+    pub name: String,
+    /// Where the repository will be: a folder, ssh://user@host[:port]/path or user@host:path
+    pub url: String,
+    /// Who shall be able to open it.
+    #[command(flatten)]
+    pub keys: NewKeys,
+    /// A file that holds a passphrase that shall open it
+    #[arg(long, value_name = "FILE")]
+    pub passphrase_file: Option<PathBuf>,
+    /// A command that prints such a passphrase
+    #[arg(long, value_name = "COMMAND")]
+    pub passphrase_command: Option<String>,
+    /// Ask for such a passphrase
+    #[arg(long)]
+    pub passphrase: bool,
+    /// An identity of one of the recipients, to prove that it opens what was written
+    #[arg(short, long, value_name = "FILE")]
+    pub identity: Vec<PathBuf>,
+}
+
+/// `backup`
+#[derive(Debug, Args)]
+pub struct Backup {
+    /// A repository and a snapshot; without the first, SNAPFERRY_REPOSITORY
+    #[arg(value_names = ["REPOSITORY", "DATASET@SNAPSHOT"], num_args = 0..=2)]
+    pub words: Vec<String>,
+    /// Back up what comes on standard input: any stream
+    #[arg(long, requires = "name", conflicts_with_all = ["full", "base"])]
+    pub stdin: bool,
+    /// The name that a stream from standard input is found by
+    #[arg(long, value_name = "NAME", requires = "stdin")]
+    pub name: Option<String>,
+    /// Send the whole snapshot, whatever is kept already
+    #[arg(long, conflicts_with = "base")]
+    pub full: bool,
+    /// Send what changed since this snapshot or bookmark (@monday, #monday)
+    #[arg(long, value_name = "BASE")]
+    pub base: Option<String>,
+    /// How to compress: zstd[:1-19], gzip[:1-9] or none [default: zstd:3]
+    #[arg(short = 'z', long, value_name = "CODEC")]
+    pub compression: Option<String>,
+    /// Bytes of stream in each stored object, such as 16MiB [default: 16 MiB, more for huge streams]
+    #[arg(long, value_name = "SIZE")]
+    pub segment_size: Option<String>,
+    /// Start over instead of going on where an interrupted run stopped
+    #[arg(long)]
+    pub no_resume: bool,
+    /// Don't open each sealed segment again before it is stored
+    #[arg(long)]
+    pub no_verify: bool,
+    /// A writer key, for use without a profile
+    #[arg(long, value_name = "FILE")]
+    pub writer_key: Option<PathBuf>,
+}
+
+/// `list`
+#[derive(Debug, Args)]
+pub struct List {
+    /// A repository [default: SNAPFERRY_REPOSITORY], and what to list of it: a dataset, dataset@snapshot, or a stream's name
+    #[arg(value_names = ["REPOSITORY", "NAME"], num_args = 0..=2)]
+    pub words: Vec<String>,
+    /// What opens it.
+    #[command(flatten)]
+    pub open: OpenWith,
+    /// A writer key, for use without a profile
+    #[arg(long, value_name = "FILE")]
+    pub writer_key: Option<PathBuf>,
+}
+
+/// `check`
+#[derive(Debug, Args)]
+pub struct Check {
+    /// A repository [default: SNAPFERRY_REPOSITORY]
+    pub repository: Option<String>,
+    /// Fetch all objects, or a random sample (5%), and compare them with what was signed
+    #[arg(long, value_name = "PART", num_args = 0..=1, require_equals = true, default_missing_value = "100%")]
+    pub read_data: Option<String>,
+    /// Accept the repository's present state as right: backups that are gone are no longer missed
+    #[arg(long)]
+    pub accept: bool,
+    /// What opens it.
+    #[command(flatten)]
+    pub open: OpenWith,
+    /// A writer key, for use without a profile
+    #[arg(long, value_name = "FILE")]
+    pub writer_key: Option<PathBuf>,
+}
+
+/// `restore`
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("destination").required(true))]
+pub struct Restore {
+    /// A repository [default: SNAPFERRY_REPOSITORY], and a backup: dataset[@snapshot], a stream's name, or an id
+    #[arg(value_names = ["REPOSITORY", "BACKUP"], num_args = 1..=2)]
+    pub words: Vec<String>,
+    /// Receive the whole chain into this dataset, which need not exist
+    #[arg(long, value_name = "DATASET", group = "destination")]
+    pub to: Option<String>,
+    /// Write that backup's own stream into a file, or - for standard output
+    #[arg(short, long, value_name = "FILE", group = "destination")]
+    pub output: Option<PathBuf>,
+    /// Write each stream of the chain into a file of its own, in order
+    #[arg(long, value_name = "DIR", group = "destination")]
+    pub output_dir: Option<PathBuf>,
+    /// Receive over an existing dataset (zfs receive -F), or replace existing files
+    #[arg(long)]
+    pub force: bool,
+    /// What opens it.
+    #[command(flatten)]
+    pub open: OpenWith,
+}
+
+/// `connect`
+#[derive(Debug, Args)]
+pub struct Connect {
+    /// The profile's name
+    pub name: String,
+    /// Where the repository is
+    pub url: String,
+    /// What opens it.
+    #[command(flatten)]
+    pub open: OpenWith,
+}
+
+/// `key`
+#[derive(Debug, Subcommand)]
+pub enum Key {
+    /// List the slots: who can open the repository
+    List {
+        /// A repository [default: SNAPFERRY_REPOSITORY]
+        repository: Option<String>,
+    },
+    /// Add a recipient or a passphrase
+    Add {
+        /// A repository [default: SNAPFERRY_REPOSITORY]
+        repository: Option<String>,
+        /// Who shall be able to open it as well.
+        #[command(flatten)]
+        keys: NewKeys,
+        /// A new passphrase.
+        #[command(flatten)]
+        new: NewPassphrase,
+        /// What opens it now.
+        #[command(flatten)]
+        open: OpenWith,
+    },
+    /// Remove a slot, by its name
+    Remove {
+        /// A repository and a slot; without the first, SNAPFERRY_REPOSITORY
+        #[arg(value_names = ["REPOSITORY", "SLOT"], num_args = 1..=2)]
+        words: Vec<String>,
+    },
+    /// Change the passphrase
+    Passwd {
+        /// A repository [default: SNAPFERRY_REPOSITORY]
+        repository: Option<String>,
+        /// The new passphrase.
+        #[command(flatten)]
+        new: NewPassphrase,
+        /// What opens it now; the slot of the old passphrase is removed.
+        #[command(flatten)]
+        open: OpenWith,
+    },
+}
+
+/// A passphrase that shall open a repository from now on.
+#[derive(Debug, Args)]
+pub struct NewPassphrase {
+    /// A file that holds the new passphrase
+    #[arg(long, value_name = "FILE")]
+    pub new_passphrase_file: Option<PathBuf>,
+    /// A command that prints the new passphrase
+    #[arg(long, value_name = "COMMAND")]
+    pub new_passphrase_command: Option<String>,
+    /// Ask for the new passphrase
+    #[arg(long)]
+    pub new_passphrase: bool,
+}

@@ -1,0 +1,248 @@
+//! `backup`: one stream, checked in passing, cut, compressed, sealed, stored; the manifest, written last, makes it
+//! exist.
+
+mod source;
+mod transfer;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use indicatif::BinaryBytes;
+use jiff::Timestamp;
+use serde_json::json;
+
+use self::source::{Job, ReadStream};
+use self::transfer::{Stored, Transfer};
+use super::catalogue::Catalogue;
+use super::init::now;
+use super::journal::{Earlier, Journal, JournalKey};
+use super::lock::RunLock;
+use super::repository::Repository;
+use super::seen::{Seen, SeenBackup};
+use super::{Context, repository_and_word};
+use crate::cli;
+use crate::error::{Exit, Problem, exit_of};
+use crate::format::keys::WriterKey;
+use crate::format::manifest::{Hash, MAX_SEALED_MANIFEST, MAX_SEGMENT_SIZE, Manifest, StreamInfo};
+use crate::format::names::{self, BackupId};
+use crate::format::{FORMAT, age_file};
+use crate::pipeline::codec::Codec;
+use crate::pipeline::segment::segment_size_for;
+use crate::progress::{Counters, Reporter, Total, duration};
+
+/// The smallest segment that may be asked for (bytes).
+const MIN_SEGMENT_SIZE: u64 = 4096;
+
+/// Runs `backup`.
+pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
+    let (named, snapshot) = repository_and_word(args.words.clone(), if args.stdin { 1 } else { 2 })?;
+    let repository = Repository::open(context, &named, args.writer_key.as_deref())?;
+    let (Some(writer), Some(reader)) = (&repository.writer, repository.writer_reader()) else {
+        return Err(Problem::new(Exit::NoKey, format!("there is no writer key for {named} on this machine"))
+            .hint("back up on the machine that made the repository, or give --writer-key FILE")
+            .into());
+    };
+    let _lock = RunLock::take(&repository.state)?;
+    let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
+    let done = if missed == 0 { Exit::Done } else { Exit::Partial };
+    let Some(job) = source::plan(context, &args, snapshot.as_deref(), &catalogue)? else { return Ok(done) };
+    let settings = Settings::resolve(&args, &repository, &job)?;
+    if context.dry_run {
+        tell_plan(context, &job, &settings)?;
+        return Ok(done);
+    }
+    context.note(&job.describe());
+    let key = job.journal_key(&repository.recipient.to_string(), settings.codec, settings.segment_size);
+    let journal = begin(context, &repository, &catalogue, &job, &key, args.no_resume)?;
+    let started = Instant::now();
+    let (id, resumed) = (journal.id.clone(), journal.stored.len());
+    let backup = back_up(context, &repository, writer, &mut seen, &job, &settings, journal);
+    let manifest = backup.map_err(|error| unfinished(error, resumed))?;
+    tell_result(context, &job, &manifest, &id, started)?;
+    Ok(done)
+}
+
+/// How segments are made.
+struct Settings {
+    codec: Codec,
+    segment_size: u64,
+    verify: bool,
+}
+
+impl Settings {
+    fn resolve(args: &cli::Backup, repository: &Repository, job: &Job) -> Result<Self> {
+        let typed =
+            args.compression.as_ref().or(repository.profile.as_ref().and_then(|profile| profile.compression.as_ref()));
+        let codec = typed.map_or(Ok(Codec::default()), |text| text.parse());
+        let codec = codec.map_err(|error| Problem::new(Exit::Usage, format!("--compression: {error}")))?;
+        let segment_size = match &args.segment_size {
+            None => segment_size_for(job.estimate.unwrap_or(0)),
+            Some(text) => {
+                let size = text.parse::<bytesize::ByteSize>().ok().map(|size| size.as_u64());
+                size.filter(|size| (MIN_SEGMENT_SIZE..=MAX_SEGMENT_SIZE).contains(size)).ok_or_else(|| {
+                    Problem::new(Exit::Usage, format!("--segment-size: {text:?} is no size from 4KiB to 1GiB"))
+                })?
+            }
+        };
+        Ok(Self { codec, segment_size, verify: !args.no_verify })
+    }
+}
+
+fn tell_plan(context: &Context, job: &Job, settings: &Settings) -> Result<()> {
+    if context.json {
+        return context.print_json(&json!({
+            "source": job.source, "estimate": job.estimate, "segment_size": settings.segment_size, "codec": settings.codec.info(),
+        }));
+    }
+    super::print_line(&format!(
+        "would do: {}; segments of {}, {}",
+        job.describe(),
+        BinaryBytes(settings.segment_size),
+        settings.codec
+    ))
+}
+
+/// The journal to go on with, or a new one after what an abandoned run left was removed.
+fn begin(
+    context: &Context,
+    repository: &Repository,
+    catalogue: &Catalogue,
+    job: &Job,
+    key: &JournalKey,
+    no_resume: bool,
+) -> Result<Journal> {
+    let is_complete = |id: &BackupId| {
+        catalogue.backups.iter().any(|backup| backup.manifest.id == *id)
+            || catalogue.damaged.iter().any(|damaged| damaged.id == *id)
+    };
+    let abandoned = match Journal::find(&repository.state, &job.slot, key)? {
+        Earlier::Same(journal) if !no_resume && !is_complete(&journal.id) => {
+            context.note(&format!("going on with the interrupted backup {}", journal.id));
+            return Ok(*journal);
+        }
+        Earlier::Same(journal) => Some(journal.id),
+        Earlier::Other(id) => Some(id),
+        Earlier::None => None,
+    };
+    // A run that was killed between its manifest and the end of its journal left a whole backup.
+    if let Some(id) = abandoned.filter(|id| !is_complete(id)) {
+        context.note(&format!("removing what the interrupted backup {id} left"));
+        if let Err(error) = transfer::remove_segments(repository, &id) {
+            context.warn(&format!("segments of the interrupted backup {id} could not be removed: {error:#}"));
+        }
+    }
+    let mut random = [0u8; 8];
+    getrandom::fill(&mut random).context("no randomness")?;
+    let started = now();
+    Journal::begin(&repository.state, &job.slot, key, BackupId::new(started, random), started)
+}
+
+fn unfinished(error: anyhow::Error, resumed: usize) -> anyhow::Error {
+    let exit = exit_of(&error);
+    let hint = if resumed > 0 {
+        "nothing of it is visible in the repository; the same command goes on where it was (--no-resume starts over)"
+    } else {
+        "nothing of it is visible in the repository; once the cause is gone, the same command goes on where it was"
+    };
+    error.context(Problem::new(exit, "the backup was not finished").hint(hint))
+}
+
+/// Moves the stream and commits it.
+fn back_up(
+    context: &Context,
+    repository: &Repository,
+    writer: &WriterKey,
+    seen: &mut Seen,
+    job: &Job,
+    settings: &Settings,
+    journal: Journal,
+) -> Result<Manifest> {
+    let (id, started) = (journal.id.clone(), journal.started);
+    let counters = Arc::new(Counters::default());
+    let total = job.estimate.map_or(Total::Unknown, Total::About);
+    let reporter = Reporter::start(&job.title, total, Arc::clone(&counters), context.shows_progress());
+    let transfer = Transfer {
+        codec: settings.codec,
+        segment_size: settings.segment_size,
+        verify: settings.verify,
+        counters: Arc::clone(&counters),
+    };
+    let Stored { rows, bytes, blake3, read, journal } =
+        transfer.run(context, repository, job.open(context)?, journal)?;
+    reporter.finish();
+    let ReadStream { source, zfs_stream } = job.finish(read)?;
+    let newest = seen.newest_of(&writer.writer);
+    let manifest = Manifest {
+        format: FORMAT,
+        repository: repository.uuid,
+        id,
+        writer: writer.writer,
+        sequence: newest.map_or(1, |newest| newest.sequence + 1),
+        previous: newest.map(|newest| newest.blake3),
+        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+        tool: concat!("snapferry ", env!("CARGO_PKG_VERSION")).to_owned(),
+        started,
+        finished: now(),
+        source,
+        zfs_stream,
+        codec: settings.codec.info(),
+        segment_size: settings.segment_size,
+        stream: StreamInfo { bytes, blake3 },
+        segments: rows,
+    };
+    manifest.validate()?;
+    commit(repository, writer, &manifest, seen)?;
+    // The backup exists from here on, whatever happens to the journal.
+    if let Err(error) = journal.finish() {
+        context.warn(&format!("{error:#}"));
+    }
+    debug_assert_eq!(counters.segments.load(Ordering::Relaxed), manifest.segments.len() as u64);
+    Ok(manifest)
+}
+
+/// Seals, signs, proves and stores the manifest: the signature first, the manifest last.
+fn commit(repository: &Repository, writer: &WriterKey, manifest: &Manifest, seen: &mut Seen) -> Result<()> {
+    let id = &manifest.id;
+    let plain = manifest.to_bytes()?;
+    let recipients: [&dyn age::Recipient; 2] = [&repository.recipient, &writer.catalogue.to_public()];
+    let sealed = age_file::seal(&plain, &recipients).context("the manifest can't be sealed")?;
+    let comment = Manifest::comment(&repository.uuid, id);
+    let signature = writer.signing.sign(&sealed, &comment)?;
+    writer
+        .signing
+        .signer()?
+        .verify(&sealed, &signature, &comment)
+        .context("the manifest's own signature does not hold")?;
+    let again = age_file::open(&sealed, &[&writer.catalogue], MAX_SEALED_MANIFEST)
+        .context("the manifest does not open again")?;
+    if Manifest::from_bytes(&again)? != *manifest {
+        anyhow::bail!("the manifest does not read as it was written");
+    }
+    // A run that was killed just here leaves a signature without a manifest behind.
+    transfer::put_anew(repository, &names::signature(id), &signature)?;
+    repository.store.put(&names::manifest(id), &sealed).map_err(|error| repository.store_problem(error))?;
+    seen.add(id.clone(), SeenBackup { writer: manifest.writer, sequence: manifest.sequence, blake3: Hash::of(&sealed) })
+}
+
+fn tell_result(context: &Context, job: &Job, manifest: &Manifest, id: &BackupId, started: Instant) -> Result<()> {
+    let (bytes, stored, seconds) = (manifest.stream.bytes, manifest.stored_bytes(), started.elapsed().as_secs_f64());
+    if context.json {
+        let finished: Timestamp = manifest.finished;
+        return context.print_json(&json!({
+            "id": id, "source": manifest.source, "guid": manifest.guid(), "base_guid": manifest.base_guid(), "bytes": bytes,
+            "stored_bytes": stored, "segments": manifest.segments.len(), "started": manifest.started, "finished": finished,
+        }));
+    }
+    context.note(&format!(
+        "{}: backed up {} as {} in {} segments, {} ({:.2}:1), id {id}",
+        job.title,
+        BinaryBytes(bytes),
+        BinaryBytes(stored),
+        manifest.segments.len(),
+        duration(seconds),
+        bytes as f64 / stored.max(1) as f64,
+    ));
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! `key`: who can open a repository. Each change writes or deletes one small slot; no backup is touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::init::{SlotKey, add_slot};
+use super::lock::RunLock;
+use super::repository::Repository;
+use super::secrets::{self, PassphraseSource};
+use super::unlock::{Unlocked, slots, unlock};
+use super::{Context, default_repository, print_line, repository_and_word};
+use crate::cli::{Key, NewPassphrase, OpenWith};
+use crate::error::{Exit, Problem};
+use crate::format::keys::SlotContent;
+use crate::format::names;
+use crate::profile::replace_private;
+
+/// Runs `key`.
+pub fn run(context: &Context, command: Key) -> Result<Exit> {
+    match command {
+        Key::List { repository } => list(context, &default_repository(repository)?),
+        Key::Add { repository, keys, new, open } => {
+            let repository = Repository::open(context, &default_repository(repository)?, None)?;
+            let recipients = secrets::recipients(&keys.recipient, &keys.recipients_file)?;
+            let mut added: Vec<SlotKey> = recipients.into_iter().map(SlotKey::Recipient).collect();
+            added.extend(new_passphrase(context, &new)?);
+            if added.is_empty() {
+                return Err(Problem::new(Exit::Usage, "a recipient or a new passphrase is needed")
+                    .hint("give --recipient age1… or --new-passphrase-file FILE")
+                    .into());
+            }
+            add(context, &repository, &added, &open).map(|_| Exit::Done)
+        }
+        Key::Remove { words } => {
+            let (named, slot) = repository_and_word(words, 2)?;
+            let slot = slot.ok_or_else(|| {
+                Problem::new(Exit::Usage, "the slot's name is missing").hint("snapferry key list shows them")
+            })?;
+            remove(context, &Repository::open(context, &named, None)?, &slot).map(|()| Exit::Done)
+        }
+        Key::Passwd { repository, new, open } => passwd(context, &default_repository(repository)?, &new, &open),
+    }
+}
+
+fn new_passphrase(context: &Context, new: &NewPassphrase) -> Result<Option<SlotKey>> {
+    let prompt = new.new_passphrase.then_some(PassphraseSource::Prompt { what: "New passphrase", confirm: true });
+    let source = secrets::source(new.new_passphrase_file.as_ref(), new.new_passphrase_command.as_ref(), prompt)?;
+    source.map(|source| secrets::passphrase(context, &source).map(SlotKey::Passphrase)).transpose()
+}
+
+fn list(context: &Context, named: &str) -> Result<Exit> {
+    let repository = Repository::open(context, named, None)?;
+    let known = remembered_slots(&repository.state);
+    let slots = slots(&repository)?;
+    if context.json {
+        let rows = slots.iter().map(|slot| {
+            let kind = if slot.is_passphrase { "passphrase" } else { "recipient" };
+            json!({"name": slot.name, "kind": kind, "for": known.get(&slot.name)})
+        });
+        context.print_json(&json!({"repository": repository.uuid, "slots": rows.collect::<Vec<_>>()}))?;
+        return Ok(Exit::Done);
+    }
+    for slot in &slots {
+        let unknown = if slot.is_passphrase { "a passphrase" } else { "a recipient that this machine did not add" };
+        print_line(&format!("{:<22} {}", slot.name, known.get(&slot.name).map_or(unknown, String::as_str)))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Opens the repository with what is given and adds slots; returns how it was opened.
+fn add(context: &Context, repository: &Repository, keys: &[SlotKey], open: &OpenWith) -> Result<Unlocked> {
+    let _lock = RunLock::take(&repository.state)?;
+    let unlocked = unlock(context, repository, open)?;
+    let signer = repository.signer.clone().or_else(|| unlocked.slot_signer.clone());
+    let signer = signer.ok_or_else(|| {
+        Problem::new(Exit::NoKey, "nothing here says whose signatures to trust")
+            .hint("use a profile: snapferry connect makes one")
+    })?;
+    let content = SlotContent { repository: repository.uuid, signer, identity: unlocked.identity.clone() };
+    for key in keys {
+        if context.dry_run {
+            context.note(&format!("would add a slot for {}", key.shown()));
+            continue;
+        }
+        let (name, _) = add_slot(repository.store.as_ref(), &repository.location, &content, key, &[])?;
+        remember_slots(&repository.state, &[(name.clone(), key.shown())])?;
+        if context.json {
+            context.print_json(&json!({"added": name, "for": key.shown()}))?;
+        } else if !context.quiet {
+            print_line(&format!("added {name} for {}", key.shown()))?;
+        }
+    }
+    Ok(unlocked)
+}
+
+fn remove(context: &Context, repository: &Repository, slot: &str) -> Result<()> {
+    let _lock = RunLock::take(&repository.state)?;
+    let slots = slots(repository)?;
+    if !slots.iter().any(|known| known.name == slot) {
+        return Err(Problem::new(Exit::Missing, format!("there is no slot {slot:?}"))
+            .hint("snapferry key list shows them")
+            .into());
+    }
+    if slots.len() == 1 {
+        return Err(Problem::new(
+            Exit::Failed,
+            "the last slot can't be removed: nobody could open the repository any more",
+        )
+        .hint("add another one first: snapferry key add")
+        .into());
+    }
+    if context.dry_run {
+        context.note(&format!("would remove {slot}"));
+        return Ok(());
+    }
+    repository.store.delete(&names::slot(slot)).map_err(|error| repository.store_problem(error))?;
+    if context.json {
+        context.print_json(&json!({"removed": slot}))?;
+    } else if !context.quiet {
+        print_line(&format!("removed {slot}"))?;
+        print_line(
+            "whoever copied the slot before, and has its key, can still open what was backed up so far and later",
+        )?;
+    }
+    Ok(())
+}
+
+fn passwd(context: &Context, named: &str, new: &NewPassphrase, open: &OpenWith) -> Result<Exit> {
+    let repository = Repository::open(context, named, None)?;
+    let new = match new_passphrase(context, new)? {
+        Some(new) => new,
+        None => {
+            let prompt = PassphraseSource::Prompt { what: "New passphrase", confirm: true };
+            SlotKey::Passphrase(secrets::passphrase(context, &prompt)?)
+        }
+    };
+    let unlocked = add(context, &repository, &[new], open)?;
+    match unlocked.slot {
+        Some(old) if unlocked.by_passphrase => remove(context, &repository, &old)?,
+        _ => context.note("no passphrase slot was used to open the repository, so none was removed"),
+    }
+    Ok(Exit::Done)
+}
+
+/// Who this machine made slots for. Recipients are public; a slot itself does not tell whose it is.
+fn remembered_slots(state: &Path) -> BTreeMap<String, String> {
+    fs::read(state.join("slots.json")).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// Remembers slots (name, for whom).
+pub fn remember_slots(state: &Path, added: &[(String, String)]) -> Result<()> {
+    let mut known = remembered_slots(state);
+    known.extend(added.iter().cloned());
+    replace_private(&state.join("slots.json"), &serde_json::to_vec_pretty(&known)?)
+}

@@ -1,0 +1,177 @@
+//! One verb a file. Here, and only here, the islands meet.
+
+#![warn(missing_docs)]
+
+pub mod backup;
+pub mod catalogue;
+pub mod chain;
+pub mod check;
+pub mod connect;
+pub mod generate;
+pub mod init;
+pub mod journal;
+pub mod key;
+pub mod list;
+pub mod lock;
+pub mod repository;
+pub mod rescue;
+pub mod restore;
+pub mod secrets;
+pub mod seen;
+pub mod unlock;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use crate::cli::{Cli, Command, Global};
+use crate::error::{Exit, Problem};
+use crate::profile::Places;
+use crate::store::Store;
+use crate::zfs::command::{Zfs, ZfsError, ZfsErrorKind};
+
+/// What every command knows of how it was called.
+pub struct Context {
+    /// Where things are kept.
+    pub places: Places,
+    /// `--quiet`
+    pub quiet: bool,
+    /// `--verbose`
+    pub verbose: bool,
+    /// `--json`
+    pub json: bool,
+    /// `--dry-run`
+    pub dry_run: bool,
+    /// Whether a person looks at standard error.
+    pub terminal: bool,
+    /// The `zfs` program.
+    pub zfs: Zfs,
+    /// The ssh program with its options; `None`: the profile's, else `ssh`.
+    pub ssh_command: Option<Vec<String>>,
+    /// Transfers at once; `None`: the profile's, else 4.
+    pub connections: Option<usize>,
+    /// A store to use instead of the one that the URL names. For tests.
+    pub store: Option<Arc<dyn Store>>,
+}
+
+impl Context {
+    /// From the options of every command.
+    pub fn new(global: Global) -> Result<Self> {
+        let ssh_command = global.ssh_command.map(|text| split_words(&text, "--ssh-command")).transpose()?;
+        let zfs_command: OsString = global.zfs_command.into();
+        Ok(Self {
+            places: Places::resolve(global.config_dir, global.state_dir)?,
+            quiet: global.quiet,
+            verbose: global.verbose > 0,
+            json: global.json,
+            dry_run: global.dry_run,
+            terminal: std::io::stderr().is_terminal(),
+            zfs: Zfs::new(zfs_command),
+            ssh_command,
+            connections: global.connections.map(usize::from),
+            store: None,
+        })
+    }
+
+    /// Something that a person at a terminal likes to know; nothing in a pipe or from cron, unless `-v`.
+    pub fn note(&self, text: &str) {
+        if !self.quiet && !self.json && (self.terminal || self.verbose) {
+            eprintln!("snapferry: {text}");
+        }
+    }
+
+    /// Something that must be known, whatever the options.
+    pub fn warn(&self, text: &str) {
+        let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        if self.json {
+            eprintln!("{}", serde_json::json!({"warning": {"message": text}}));
+        } else {
+            eprintln!("snapferry: warning: {text}");
+        }
+    }
+
+    /// Whether a progress bar is drawn.
+    pub fn shows_progress(&self) -> bool {
+        self.terminal && !self.quiet && !self.json
+    }
+
+    /// Prints one JSON object.
+    pub fn print_json(&self, value: &serde_json::Value) -> Result<()> {
+        print_line(&serde_json::to_string_pretty(value)?)
+    }
+}
+
+/// Writes a line to standard output; a reader that went away is an error, not a panic.
+pub fn print_line(text: &str) -> Result<()> {
+    use std::io::Write;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{text}")
+        .and_then(|()| stdout.flush())
+        .map_err(|error| anyhow::anyhow!("cannot write to standard output: {error}"))
+}
+
+/// What a failed `zfs` command means to a person.
+pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
+    let (exit, hint) = match error.kind {
+        ZfsErrorKind::NotStarted => (Exit::Failed, Some("--zfs-command names the program")),
+        ZfsErrorKind::NoSuchDataset => (Exit::Missing, None),
+        ZfsErrorKind::Failed => (Exit::Failed, None),
+    };
+    let problem = Problem::new(exit, error.to_string());
+    match hint {
+        Some(hint) => problem.hint(hint).into(),
+        None => problem.into(),
+    }
+}
+
+/// Splits a command as a shell does, without running one.
+pub fn split_words(text: &str, option: &str) -> Result<Vec<String>> {
+    match shlex::split(text) {
+        Some(words) if !words.is_empty() => Ok(words),
+        _ => Err(Problem::new(Exit::Usage, format!("{option} can't be split into words: {text:?}")).into()),
+    }
+}
+
+/// A repository and up to one further word; a repository that is not named comes from `SNAPFERRY_REPOSITORY`.
+/// `full` is how many words there are when it is named.
+pub fn repository_and_word(words: Vec<String>, full: usize) -> Result<(String, Option<String>)> {
+    let mut words = words.into_iter();
+    if words.len() >= full.max(1)
+        && let Some(repository) = words.next()
+    {
+        return Ok((repository, words.next()));
+    }
+    Ok((default_repository(None)?, words.next()))
+}
+
+/// The repository that was named, or that of the environment.
+pub fn default_repository(named: Option<String>) -> Result<String> {
+    named.or_else(|| std::env::var("SNAPFERRY_REPOSITORY").ok().filter(|name| !name.is_empty())).ok_or_else(|| {
+        Problem::new(Exit::Usage, "no repository is named")
+            .hint("name it on the command line, or set SNAPFERRY_REPOSITORY")
+            .into()
+    })
+}
+
+/// Runs what was typed.
+pub fn run(cli: Cli) -> Result<Exit> {
+    match cli.command {
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man => generate::man(),
+        command => {
+            let context = Context::new(cli.global)?;
+            match command {
+                Command::Init(args) => init::run(&context, args),
+                Command::Backup(args) => backup::run(&context, args),
+                Command::List(args) => list::run(&context, args),
+                Command::Check(args) => check::run(&context, args),
+                Command::Restore(args) => restore::run(&context, args),
+                Command::Connect(args) => connect::run(&context, args),
+                Command::Key(args) => key::run(&context, args),
+                Command::Completions { .. } | Command::Man => unreachable!("handled above"),
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! No API: this library target exists for the tests, benches and fuzzing of the `snapferry` program, and promises
+//! nothing to anybody else.
+//!
+//! The map: [`commands`] holds one verb a file and joins the islands [`zfs`], [`pipeline`] and [`store`], which
+//! never import one another; [`format`] is the bytes at rest and imports nothing of ours. `ARCHITECTURE.md` has
+//! the rest.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::unwrap_used, clippy::expect_used)]
+
+pub mod children;
+pub mod cli;
+pub mod commands;
+pub mod error;
+pub mod format;
+pub mod pipeline;
+pub mod profile;
+pub mod progress;
+pub mod store;
+pub mod zfs;

@@ -1,0 +1,194 @@
+//! Runs the `zfs` program for answers (streams: `send.rs`, `receive.rs`).
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+
+use thiserror::Error;
+
+use super::names::Dataset;
+use super::output::{self, Version};
+use crate::children::TrackedChild;
+
+/// What is kept of a child's standard error: its beginning and its end (bytes each).
+const STDERR_KEPT: usize = 4096;
+/// No answer is larger: 100,000 snapshots need about 10 MB.
+const MAX_ANSWER: u64 = 256 * 1024 * 1024;
+
+/// A `zfs` command that failed, with what it said.
+#[derive(Debug, Error)]
+#[error("{command}: {ending}{}", said(stderr))]
+pub struct ZfsError {
+    /// Why, as far as code decides on it.
+    pub kind: ZfsErrorKind,
+    /// As a person would type it.
+    pub command: String,
+    /// `exit status 1`, `killed by signal 9`, or why it could not be started.
+    pub ending: String,
+    /// What it printed on standard error.
+    pub stderr: String,
+}
+
+/// What code decides on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZfsErrorKind {
+    /// The program can't be started.
+    NotStarted,
+    /// `dataset does not exist`.
+    NoSuchDataset,
+    /// Anything else.
+    Failed,
+}
+
+fn said(stderr: &str) -> String {
+    if stderr.is_empty() { String::new() } else { format!(": {stderr}") }
+}
+
+impl ZfsError {
+    pub(super) fn not_started(command: &Command, error: &io::Error) -> Self {
+        let ending = format!("cannot be started: {error}");
+        Self { kind: ZfsErrorKind::NotStarted, command: shown(command), ending, stderr: String::new() }
+    }
+
+    pub(super) fn ended(command: String, status: Option<ExitStatus>, stderr: String) -> Self {
+        let missing = stderr.contains("dataset does not exist") || stderr.contains("no such pool");
+        let kind = if missing { ZfsErrorKind::NoSuchDataset } else { ZfsErrorKind::Failed };
+        Self { kind, command, ending: describe(status), stderr }
+    }
+}
+
+fn describe(status: Option<ExitStatus>) -> String {
+    use std::os::unix::process::ExitStatusExt;
+    match status {
+        None => "its exit status is unknown".into(),
+        Some(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit status {code}"),
+            (None, Some(signal)) => format!("killed by signal {signal}"),
+            (None, None) => "ended abnormally".into(),
+        },
+    }
+}
+
+/// As a person would type it.
+pub(super) fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// Reads a child's standard error to its end, so that it never blocks on a full pipe, and keeps the beginning and
+/// the end of it as one line.
+pub(super) fn collect_stderr(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let (mut head, mut tail, mut buffer) = (Vec::new(), Vec::new(), [0u8; 4096]);
+        loop {
+            match stderr.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(got) => {
+                    let room = STDERR_KEPT.saturating_sub(head.len()).min(got);
+                    head.extend_from_slice(&buffer[..room]);
+                    tail.extend_from_slice(&buffer[room..got]);
+                    let excess = tail.len().saturating_sub(STDERR_KEPT);
+                    tail.drain(..excess);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        head.extend_from_slice(&tail);
+        harmless(&String::from_utf8_lossy(&head))
+    })
+}
+
+/// One line without control characters.
+pub(super) fn harmless(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let joined = lines.collect::<Vec<_>>().join("; ");
+    joined.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// The `zfs` program.
+#[derive(Clone, Debug)]
+pub struct Zfs {
+    program: OsString,
+}
+
+impl Zfs {
+    /// `program` is a name on PATH or a path.
+    pub fn new(program: impl Into<OsString>) -> Self {
+        Self { program: program.into() }
+    }
+
+    pub(super) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        // Messages are parsed and quoted: they must not depend on the user's language.
+        command.args(args).env("LC_ALL", "C").stdin(Stdio::null());
+        command
+    }
+
+    fn answer(&self, args: &[&str]) -> Result<String, ZfsError> {
+        let mut command = self.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&command, &error))?;
+        let stderr = child.inner().stderr.take().map(collect_stderr);
+        let mut answer = Vec::new();
+        let read = match child.inner().stdout.take() {
+            Some(stdout) => stdout.take(MAX_ANSWER).read_to_end(&mut answer),
+            None => Ok(0),
+        };
+        let status = child.wait().ok();
+        let stderr = stderr.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if read.is_err() || !status.is_some_and(|status| status.success()) {
+            return Err(ZfsError::ended(shown(&command), status, stderr));
+        }
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// Snapshots and bookmarks of `dataset` alone, oldest first.
+    pub fn versions(&self, dataset: &Dataset) -> Result<Vec<Version>, ZfsError> {
+        let columns = output::VERSION_COLUMNS;
+        let args = ["list", "-H", "-p", "-d", "1", "-t", "snapshot,bookmark", "-o", columns, dataset.as_str()];
+        let text = self.answer(&args)?;
+        let mut found = output::versions(&text, dataset.as_str()).map_err(|what| ZfsError {
+            kind: ZfsErrorKind::Failed,
+            command: shown(&self.command(&args)),
+            ending: what,
+            stderr: String::new(),
+        })?;
+        found.sort_by_key(|version| version.createtxg);
+        Ok(found)
+    }
+
+    /// A property's value; `None` where ZFS shows `-`.
+    pub fn property(&self, dataset: &Dataset, property: &str) -> Result<Option<String>, ZfsError> {
+        let text = self.answer(&["get", "-H", "-p", "-o", "value", property, dataset.as_str()])?;
+        Ok(output::value(&text).map(str::to_owned))
+    }
+
+    /// Whether `dataset` exists on this machine.
+    pub fn exists(&self, dataset: &Dataset) -> Result<bool, ZfsError> {
+        match self.answer(&["list", "-H", "-o", "name", dataset.as_str()]) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == ZfsErrorKind::NoSuchDataset => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// About how many bytes `zfs send` with these arguments will write. `None` when it can't say.
+    pub fn estimate(&self, send_args: &[String]) -> Option<u64> {
+        let mut args = vec!["send", "-n", "-v", "-P"];
+        args.extend(send_args.iter().map(String::as_str));
+        self.answer(&args).ok().as_deref().and_then(output::estimate)
+    }
+
+    /// The GUID of the snapshot that an interrupted receive with this resume token was taking.
+    pub fn guid_of_token(&self, token: &str) -> Result<Option<u64>, ZfsError> {
+        // A token begins with a digit: it can't be taken for an option.
+        self.answer(&["send", "-n", "-v", "-P", "-t", token]).map(|text| output::token_guid(&text))
+    }
+
+    /// Gives up what an interrupted `zfs receive -s` has kept.
+    pub fn abort_receive(&self, dataset: &Dataset) -> Result<(), ZfsError> {
+        self.answer(&["receive", "-A", dataset.as_str()]).map(drop)
+    }
+}

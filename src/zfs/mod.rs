@@ -1,0 +1,12 @@
+//! Both ends of the pipe: what is on a pool, `zfs send`, `zfs receive`, and the check of a stream in passing.
+//!
+//! No shell: every child is started by argument vector, names are validated, and output is parsed from the
+//! `-H -p` form.
+
+pub mod command;
+pub mod names;
+pub mod output;
+pub mod plan;
+pub mod receive;
+pub mod send;
+pub mod stream;
