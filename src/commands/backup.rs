@@ -4,7 +4,7 @@
 mod source;
 mod transfer;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -46,7 +46,8 @@ pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
     };
     let _lock = RunLock::take(&repository.state)?;
     let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
-    let done = if missed == 0 { Exit::Done } else { Exit::Partial };
+    let damaged = Repository::warn_of_damaged(context, &catalogue);
+    let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
     let Some(job) = source::plan(context, &args, snapshot.as_deref(), &catalogue)? else { return Ok(done) };
     let settings = Settings::resolve(&args, &repository, &job)?;
     if context.dry_run {
@@ -129,8 +130,8 @@ fn begin(
     // A run that was killed between its manifest and the end of its journal left a whole backup.
     if let Some(id) = abandoned.filter(|id| !is_complete(id)) {
         context.note(&format!("removing what the interrupted backup {id} left"));
-        if let Err(error) = transfer::remove_segments(repository, &id) {
-            context.warn(&format!("segments of the interrupted backup {id} could not be removed: {error:#}"));
+        if let Err(error) = transfer::remove_leftovers(repository, &id) {
+            context.warn(&format!("what the interrupted backup {id} left could not be removed: {error:#}"));
         }
     }
     let mut random = [0u8; 8];
@@ -195,7 +196,7 @@ fn back_up(
     manifest.validate()?;
     commit(repository, writer, &manifest, seen)?;
     // The backup exists from here on, whatever happens to the journal.
-    if let Err(error) = journal.finish() {
+    if let Err(error) = journal.lock().unwrap_or_else(PoisonError::into_inner).finish() {
         context.warn(&format!("{error:#}"));
     }
     debug_assert_eq!(counters.segments.load(Ordering::Relaxed), manifest.segments.len() as u64);

@@ -140,7 +140,7 @@ impl Journal {
     }
 
     /// The backup is complete: nothing to go on with any more.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(&self) -> Result<()> {
         fs::remove_file(&self.path).with_context(|| format!("cannot remove the journal {}", self.path.display()))
     }
 }

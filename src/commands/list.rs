@@ -41,9 +41,7 @@ pub fn run(context: &Context, args: cli::List) -> Result<Exit> {
         context.print_json(&as_json(&repository, &catalogue, &shown, missed))?;
     } else {
         print_table(&catalogue, &shown)?;
-        for damaged in &catalogue.damaged {
-            context.warn(&format!("backup {} can't be used: {}", damaged.id, damaged.reason));
-        }
+        Repository::warn_of_damaged(context, &catalogue);
     }
     if let (Some(wanted), true) = (&wanted, shown.is_empty() && !context.json) {
         return Err(Problem::new(Exit::Missing, format!("no backup is called {wanted:?}")).into());

@@ -110,6 +110,15 @@ impl Repository {
         }
         Ok((catalogue, seen, missed.len()))
     }
+
+    /// Tells of manifests that can't be used, where their absence decides something: a newer backup would have been
+    /// restored, or been the base. Returns how many there are.
+    pub fn warn_of_damaged(context: &Context, catalogue: &Catalogue) -> usize {
+        for damaged in &catalogue.damaged {
+            context.warn(&format!("backup {} can't be used: {}", damaged.id, damaged.reason));
+        }
+        catalogue.damaged.len()
+    }
 }
 
 /// What this machine trusts of a repository before it talks to it.

@@ -34,11 +34,12 @@ pub fn run(context: &Context, args: cli::Restore) -> Result<Exit> {
     let unlocked = unlock(context, &repository, &args.open)?;
     let reader = reader(context, &repository, &args.open, &unlocked)?;
     let (catalogue, _, missed) = repository.load_catalogue(context, &reader)?;
+    let damaged = Repository::warn_of_damaged(context, &catalogue);
     let backup = chain::find(&catalogue, &wanted)?;
     let streams = plan::streams(&repository, &reader, &catalogue, backup, &destination)?;
     let streams = destination.skip_present(context, streams, args.force)?;
     tell_plan(context, &destination, &streams)?;
-    let done = if missed == 0 { Exit::Done } else { Exit::Partial };
+    let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
     if context.dry_run {
         return Ok(done);
     }

@@ -43,8 +43,8 @@ pub struct Stored {
     pub blake3: Hash,
     /// The source, at its end.
     pub read: CheckedStream,
-    /// The journal, to be removed after the commit.
-    pub journal: Journal,
+    /// The journal, to be removed after the commit. The threads that wrote it may not have ended yet.
+    pub journal: Arc<Mutex<Journal>>,
 }
 
 /// A segment on its way: sealed anew, or stored by an earlier run.
@@ -94,8 +94,6 @@ impl Transfer {
                 .hint("an empty stream is no backup; look at the command that makes it")
                 .into());
         }
-        let journal = Arc::into_inner(journal).ok_or_else(|| anyhow!("a thread still holds the journal"))?;
-        let journal = journal.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Stored { rows, bytes, blake3: Hash(blake3), read, journal })
     }
 
@@ -202,8 +200,13 @@ pub fn put_anew(repository: &Repository, name: &str, bytes: &[u8]) -> Result<()>
     repository.store.put(name, bytes).map_err(|error| repository.store_problem(error))
 }
 
-/// Removes what an abandoned run stored. Its manifest was never written.
-pub fn remove_segments(repository: &Repository, id: &BackupId) -> Result<()> {
+/// Removes what an abandoned run stored: the signature, if it came that far, and its segments. Its manifest was
+/// never written.
+pub fn remove_leftovers(repository: &Repository, id: &BackupId) -> Result<()> {
+    match repository.store.delete(&names::signature(id)) {
+        Err(error) if error.kind != StoreErrorKind::NotFound => return Err(repository.store_problem(error)),
+        _ => {}
+    }
     let listed = repository.store.list(&names::segments(id)).map_err(|error| repository.store_problem(error))?;
     let store = Arc::clone(&repository.store);
     let mut removed =
