@@ -4,8 +4,8 @@
 mod source;
 mod transfer;
 
-use std::sync::{Arc, PoisonError};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -23,7 +23,7 @@ use super::repository::Repository;
 use super::seen::{Seen, SeenBackup};
 use super::{Context, repository_and_word};
 use crate::cli;
-use crate::error::{Exit, Problem, exit_of};
+use crate::error::{Exit, Problem, exit_of, message_of};
 use crate::format::keys::WriterKey;
 use crate::format::manifest::{Hash, MAX_SEALED_MANIFEST, MAX_SEGMENT_SIZE, Manifest, StreamInfo};
 use crate::format::names::{self, BackupId};
@@ -44,7 +44,8 @@ pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
             .hint("back up on the machine that made the repository, or give --writer-key FILE")
             .into());
     };
-    let _lock = RunLock::take(&repository.state)?;
+    // A dry run changes nothing, not even here, and is in nobody's way.
+    let _lock = if context.dry_run { None } else { Some(RunLock::take(&repository.state)?) };
     let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
     let damaged = Repository::warn_of_damaged(context, &catalogue);
     let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
@@ -141,13 +142,16 @@ fn begin(
 }
 
 fn unfinished(error: anyhow::Error, resumed: usize) -> anyhow::Error {
-    let exit = exit_of(&error);
     let hint = if resumed > 0 {
         "nothing of it is visible in the repository; the same command goes on where it was (--no-resume starts over)"
     } else {
         "nothing of it is visible in the repository; once the cause is gone, the same command goes on where it was"
     };
-    error.context(Problem::new(exit, "the backup was not finished").hint(hint))
+    // A problem has an exit code and advice of its own.
+    if error.chain().any(|cause| cause.is::<Problem>()) {
+        return error.context("the backup was not finished");
+    }
+    Problem::new(exit_of(&error), format!("the backup was not finished: {}", message_of(&error))).hint(hint).into()
 }
 
 /// Moves the stream and commits it.
@@ -221,6 +225,7 @@ fn commit(repository: &Repository, writer: &WriterKey, manifest: &Manifest, seen
     if Manifest::from_bytes(&again)? != *manifest {
         anyhow::bail!("the manifest does not read as it was written");
     }
+    repository.confirm()?;
     // A run that was killed just here leaves a signature without a manifest behind.
     transfer::put_anew(repository, &names::signature(id), &signature)?;
     repository.store.put(&names::manifest(id), &sealed).map_err(|error| repository.store_problem(error))?;

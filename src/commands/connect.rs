@@ -37,6 +37,7 @@ pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
         .hint("look at the signer on the recovery sheet")
         .into());
     }
+    Repository::warn_of_damaged(context, &catalogue);
     let profile = Profile {
         url: stable_url(&repository.location, &args.url),
         repository: repository.uuid,

@@ -28,8 +28,13 @@ pub fn man() -> Result<Exit> {
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
     render_verbs(&command, &mut page)?;
-    io::stdout().write_all(&page)?;
+    io::stdout().write_all(in_ascii(&String::from_utf8(page)?).as_bytes())?;
     Ok(Exit::Done)
+}
+
+/// Every troff reads ASCII alone.
+fn in_ascii(page: &str) -> String {
+    page.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) }).collect()
 }
 
 fn render_verbs(command: &clap::Command, page: &mut Vec<u8>) -> Result<()> {

@@ -55,7 +55,7 @@ impl SlotKey {
     }
 }
 
-/// Makes a new slot, stores it, reads it back, and proves what can be proved: a passphrase opens it; for a
+/// Makes a new slot, proves what can be proved, stores it and reads it back: a passphrase opens it; for a
 /// recipient one of `identities`, if any is given. Returns its name and whether it was opened.
 pub fn add_slot(
     store: &dyn Store,
@@ -80,14 +80,26 @@ pub fn add_slot(
         let message = format!("nothing can be sealed to {}: {}", key.shown(), age_file::one_line(&error.to_string()));
         Problem::new(Exit::Usage, message)
     })?;
-    let object = names::slot(&name);
-    store.put(&object, &sealed).map_err(|error| store_problem(error, location))?;
-    let back = store.get(&object, MAX_SLOT).map_err(|error| store_problem(error, location))?;
-    if back != sealed {
-        bail!("{location}: the slot {name} came back other than it was stored");
-    }
-    let opened = prove_slot(&back, &text, key, identities)?;
+    let opened = prove_slot(&sealed, &text, key, identities)?;
+    put_proved(store, location, &names::slot(&name), &sealed)?;
     Ok((name, opened))
+}
+
+/// Stores a new small object and reads it back. One that is not there as it should be is taken away again.
+fn put_proved(store: &dyn Store, location: &Location, name: &str, bytes: &[u8]) -> Result<()> {
+    let failed = match store.put(name, bytes) {
+        // That one is somebody else's.
+        Err(error) if error.kind == StoreErrorKind::Exists => return Err(store_problem(error, location)),
+        Err(error) => store_problem(error, location),
+        Ok(()) => match store.get(name, bytes.len() as u64) {
+            Ok(back) if back == bytes => return Ok(()),
+            Ok(_) => anyhow::anyhow!("{location}: {name} came back other than it was stored"),
+            Err(error) => store_problem(error, location),
+        },
+    };
+    // It may be there although its storing failed.
+    let _ = store.delete(name);
+    Err(failed)
 }
 
 fn prove_slot(sealed: &[u8], text: &str, key: &SlotKey, identities: &[Box<dyn Identity>]) -> Result<bool> {
@@ -245,7 +257,7 @@ fn prove_sealing(content: &SlotContent) -> Result<()> {
     let trial: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
     let (codec, mut sealed, mut plain) = (Codec::default(), Vec::new(), Vec::new());
     let row = Sealer::new(codec, content.identity.to_public(), true)?.seal(&trial, &mut sealed)?;
-    Opener::new(&codec.info(), content.identity.clone())?.open(&row, &sealed, &mut plain)?;
+    Opener::new(&codec.info(), content.identity.clone())?.open(&row, &mut sealed, &mut plain)?;
     if plain != trial {
         bail!("a trial segment did not come back as it was; nothing was written");
     }
@@ -280,8 +292,8 @@ fn make(
             Err(error) if error.kind != StoreErrorKind::NotFound => return Err(store_problem(error, location)),
             _ => {}
         }
-        store.put(names::RESCUE, rescue_text(descriptor).as_bytes()).map_err(|error| store_problem(error, location))?;
-        store.put(names::DESCRIPTOR, &descriptor.to_bytes()).map_err(|error| store_problem(error, location))
+        put_proved(store, location, names::RESCUE, rescue_text(descriptor).as_bytes())?;
+        put_proved(store, location, names::DESCRIPTOR, &descriptor.to_bytes())
     });
     if let Err(error) = result {
         for (name, ..) in &slots {

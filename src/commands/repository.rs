@@ -111,6 +111,15 @@ impl Repository {
         Ok((catalogue, seen, missed.len()))
     }
 
+    /// That the repository is still there: a disk that was unmounted meanwhile leaves a folder that takes everything.
+    pub fn confirm(&self) -> Result<()> {
+        let descriptor = read_descriptor(self.store.as_ref(), &self.location)?;
+        if descriptor.repository == self.uuid {
+            return Ok(());
+        }
+        Err(Problem::new(Exit::Failed, format!("another repository came to be at {} meanwhile", self.location)).into())
+    }
+
     /// Tells of manifests that can't be used, where their absence decides something: a newer backup would have been
     /// restored, or been the base. Returns how many there are.
     pub fn warn_of_damaged(context: &Context, catalogue: &Catalogue) -> usize {

@@ -5,6 +5,7 @@ mod fetch;
 mod plan;
 mod sink;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,6 +39,7 @@ pub fn run(context: &Context, args: cli::Restore) -> Result<Exit> {
     let backup = chain::find(&catalogue, &wanted)?;
     let streams = plan::streams(&repository, &reader, &catalogue, backup, &destination)?;
     let streams = destination.skip_present(context, streams, args.force)?;
+    destination.refuse_existing(&streams, args.force)?;
     tell_plan(context, &destination, &streams)?;
     let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
     if context.dry_run {
@@ -96,6 +98,11 @@ fn tell_result(
     let seconds = started.elapsed().as_secs_f64();
     context.note(&format!("restored {streams}, {}, to {destination} in {}", BinaryBytes(bytes), duration(seconds)));
     Ok(())
+}
+
+/// A file that stays as it is.
+fn already_there(path: &Path) -> anyhow::Error {
+    Problem::new(Exit::Failed, format!("{} exists already", path.display())).hint("--force replaces it").into()
 }
 
 /// An object of a stream that is not as it was signed.

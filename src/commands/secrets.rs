@@ -126,12 +126,17 @@ fn no_terminal(what: &str) -> anyhow::Error {
         .into()
 }
 
+/// What the age library says, in our manner: one line, no full stop, and no invisible marks around what it quotes.
+fn words_of_age(text: &str) -> String {
+    one_line(text).replace(['\u{2068}', '\u{2069}'], "").trim_end_matches('.').to_owned()
+}
+
 /// Identities from files: age identity files (also passphrase-protected ones), SSH private keys, age plugins.
 pub fn identities(files: &[PathBuf]) -> Result<Vec<Box<dyn Identity>>> {
     let names: Vec<String> = files.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let what = names.join(", ");
     read_identities(names, Some(MAX_SCRYPT_WORK_FACTOR), &mut StdinGuard::new(false)).map_err(|error| {
-        Problem::new(Exit::NoKey, format!("the identity {what} can't be used: {}", one_line(&error.to_string()))).into()
+        Problem::new(Exit::NoKey, format!("the identity {what} can't be used: {}", words_of_age(&error.to_string()))).into()
     })
 }
 
@@ -179,7 +184,7 @@ fn recipient(text: String) -> Result<NamedRecipient> {
     let mut read = read.map_err(|error| {
         Problem::new(
             Exit::Usage,
-            format!("{text:?} is no recipient that can be used: {}", one_line(&error.to_string())),
+            format!("{text:?} is no recipient that can be used: {}", words_of_age(&error.to_string())),
         )
         .hint("recipients are age1…, \"ssh-ed25519 …\", \"ssh-rsa …\", or those of an age plugin on this machine")
     })?;

@@ -55,7 +55,8 @@ pub fn open(sealed: &[u8], identities: &[&dyn Identity], limit: u64) -> Result<V
     Ok(plain)
 }
 
-fn sort_decrypt_error(error: DecryptError) -> FormatError {
+/// What the age crate's refusal means here.
+pub fn sort_decrypt_error(error: DecryptError) -> FormatError {
     match error {
         DecryptError::NoMatchingKeys | DecryptError::KeyDecryptionFailed => FormatError::NoKey,
         DecryptError::DecryptionFailed => FormatError::NoKey,

@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Buffers {
-    /// An empty buffer, perhaps with the memory of an earlier one.
+    /// A buffer, perhaps an earlier one with what it held: whoever takes it clears or overwrites it.
     pub fn take(&self) -> Vec<u8> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
     /// Gives a buffer back.
-    pub fn give(&self, mut buffer: Vec<u8>) {
-        buffer.clear();
+    pub fn give(&self, buffer: Vec<u8>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 }

@@ -6,5 +6,6 @@
 pub mod buffers;
 pub mod codec;
 pub mod ordered;
+pub mod payload;
 pub mod seal;
 pub mod segment;

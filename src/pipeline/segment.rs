@@ -52,41 +52,27 @@ impl<R: Read> Segments<R> {
         (self.bytes, self.hasher.finalize(), self.reader)
     }
 
+    /// Fills `plain` from the reader. Only its first use costs the zeros that it is made of: a buffer comes back at
+    /// its full length and is overwritten.
     fn fill(&mut self, plain: &mut Vec<u8>) -> io::Result<()> {
-        plain.reserve(self.size);
-        while plain.len() < self.size {
-            let from = plain.len();
-            let wanted = READ_SIZE.min(self.size - from) as u64;
-            let got = self.reader.by_ref().take(wanted).read_to_end_once(plain)?;
+        plain.resize(self.size, 0);
+        let mut filled = 0;
+        while filled < self.size {
+            let until = self.size.min(filled + READ_SIZE);
+            let got = match self.reader.read(&mut plain[filled..until]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result?,
+            };
             if got == 0 {
                 self.ended = true;
                 break;
             }
-            self.hasher.update(&plain[from..]);
+            self.hasher.update(&plain[filled..filled + got]);
             self.bytes += got as u64;
+            filled += got;
         }
+        plain.truncate(filled);
         Ok(())
-    }
-}
-
-/// Appends what a single successful `read` gives.
-trait ReadOnce {
-    fn read_to_end_once(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize>;
-}
-
-impl<R: Read> ReadOnce for io::Take<R> {
-    fn read_to_end_once(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        let from = buffer.len();
-        buffer.resize(from + usize::try_from(self.limit()).unwrap_or(0), 0);
-        loop {
-            match self.read(&mut buffer[from..]) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => {
-                    buffer.truncate(from + result.as_ref().map_or(0, |got| *got));
-                    return result;
-                }
-            }
-        }
     }
 }
 

@@ -80,7 +80,7 @@ impl DirectoryStore {
         sync_dir(&dir)
     }
 
-    fn try_get(&self, name: &str, limit: u64) -> io::Result<Result<Vec<u8>, StoreError>> {
+    fn try_get(&self, name: &str, limit: u64, bytes: &mut Vec<u8>) -> io::Result<Result<(), StoreError>> {
         let (dir, last) = self.parent(name)?;
         let file = dir.open_with(last, OpenOptions::new().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32))?;
         let meta = file.metadata()?;
@@ -90,13 +90,14 @@ impl DirectoryStore {
         if meta.len() > limit {
             return Ok(Err(StoreError::too_large(name, meta.len(), limit)));
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
+        bytes.clear();
+        bytes.reserve(usize::try_from(meta.len()).unwrap_or(0));
         // One byte more than allowed tells a file that grew meanwhile.
-        file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        file.take(limit.saturating_add(1)).read_to_end(bytes)?;
         if bytes.len() as u64 > limit {
             return Ok(Err(StoreError::too_large(name, bytes.len() as u64, limit)));
         }
-        Ok(Ok(bytes))
+        Ok(Ok(()))
     }
 }
 
@@ -175,7 +176,13 @@ impl Store for DirectoryStore {
     }
 
     fn get(&self, name: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
-        self.try_get(name, limit).map_err(|error| StoreError::from_io("read", name, &error))?
+        let mut bytes = Vec::new();
+        self.get_into(name, limit, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn get_into(&self, name: &str, limit: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+        self.try_get(name, limit, buffer).map_err(|error| StoreError::from_io("read", name, &error))?
     }
 
     fn size(&self, name: &str) -> Result<u64, StoreError> {

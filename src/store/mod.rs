@@ -36,6 +36,12 @@ pub trait Store: Send + Sync {
     /// allocates more than that on the word of the other side.
     fn get(&self, name: &str, limit: u64) -> Result<Vec<u8>, StoreError>;
 
+    /// [`Store::get`] into a buffer that is used again, where a store can; what it held is gone either way.
+    fn get_into(&self, name: &str, limit: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+        *buffer = self.get(name, limit)?;
+        Ok(())
+    }
+
     /// The object's size in bytes.
     fn size(&self, name: &str) -> Result<u64, StoreError>;
 

@@ -89,6 +89,10 @@ impl<S: Store> Store for Retry<S> {
         self.retry(|_| self.inner.get(name, limit))
     }
 
+    fn get_into(&self, name: &str, limit: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
+        self.retry(|_| self.inner.get_into(name, limit, buffer))
+    }
+
     fn size(&self, name: &str) -> Result<u64, StoreError> {
         self.retry(|_| self.inner.size(name))
     }

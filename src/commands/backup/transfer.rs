@@ -75,12 +75,13 @@ impl Transfer {
         let id = journal.id.clone();
         let earlier = Arc::new(self.confirm(context, repository, &journal)?);
         let journal = Arc::new(Mutex::new(journal));
-        let buffers = Buffers::default();
+        // Two heaps, since buffers keep their length: those of the stream are always full.
+        let (buffers, sealed_buffers) = (Buffers::default(), Buffers::default());
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
 
         let segments = Segments::new(source, self.segment_size, buffers.clone());
-        let sealed = self.seal_on(workers, segments, repository, &earlier, &buffers);
-        let mut stored = self.store_on(repository, sealed, &id, &earlier, &journal, &buffers);
+        let sealed = self.seal_on(workers, segments, repository, &earlier, [&buffers, &sealed_buffers]);
+        let mut stored = self.store_on(repository, sealed, &id, &earlier, &journal, &sealed_buffers);
 
         let mut rows = Vec::new();
         for row in stored.by_ref() {
@@ -89,12 +90,32 @@ impl Transfer {
             rows.push(row);
         }
         let (bytes, blake3, read) = stored.into_input().into_input().into_parts();
+        self.remove_excess(context, repository, &earlier, &id, rows.len() as u64);
         if rows.is_empty() {
             return Err(Problem::new(Exit::Failed, "nothing came: the stream is empty")
                 .hint("an empty stream is no backup; look at the command that makes it")
                 .into());
         }
+        self.remove_surplus(context, repository, &id, &earlier.objects, rows.len() as u64);
         Ok(Stored { rows, bytes, blake3: Hash(blake3), read, journal })
+    }
+
+    /// Removes what an earlier run of a longer stream stored behind the last segment of this one.
+    fn remove_surplus(
+        &self,
+        context: &Context,
+        repository: &Repository,
+        id: &BackupId,
+        objects: &HashSet<String>,
+        count: u64,
+    ) {
+        let mut surplus = objects.clone();
+        (0..count).for_each(|number| drop(surplus.remove(&names::segment(id, number, self.codec.extension()))));
+        for name in &surplus {
+            if let Err(error) = repository.store.delete(name) {
+                context.warn(&format!("{name}, left by an interrupted run, could not be removed: {error}"));
+            }
+        }
     }
 
     /// Asks the repository which of the journal's segments are there.
@@ -118,19 +139,30 @@ impl Transfer {
         Ok(Earlier { rows, objects: listed.into_iter().map(|object| object.name).collect() })
     }
 
+    /// The stream of an earlier run may have been longer. What it stored behind this one's end is of no backup.
+    fn remove_excess(&self, context: &Context, repository: &Repository, earlier: &Earlier, id: &BackupId, count: u64) {
+        let extension = self.codec.extension();
+        let used: HashSet<String> = (0..count).map(|number| names::segment(id, number, extension)).collect();
+        for name in earlier.objects.difference(&used) {
+            if let Err(error) = repository.store.delete(name) {
+                context.warn(&format!("what an earlier run stored can't be removed: {error}"));
+            }
+        }
+    }
+
     fn seal_on<I>(
         &self,
         workers: usize,
         segments: I,
         repository: &Repository,
         earlier: &Arc<Earlier>,
-        buffers: &Buffers,
+        buffers: [&Buffers; 2],
     ) -> crate::pipeline::ordered::OrderedMap<I, Result<Packed>>
     where
         I: Iterator<Item = std::io::Result<Segment>> + Send + 'static,
     {
         let (codec, recipient, verify) = (self.codec, repository.recipient.clone(), self.verify);
-        let (earlier, buffers) = (Arc::clone(earlier), buffers.clone());
+        let (earlier, [buffers, sealed_buffers]) = (Arc::clone(earlier), buffers.map(Clone::clone));
         let sealer = move || Sealer::new(codec, recipient.clone(), verify).map_err(|error| error.to_string());
         ordered_map(workers, segments, sealer, move |sealer, segment| {
             let Segment { number, plain } = segment?;
@@ -139,7 +171,7 @@ impl Transfer {
                 Some(row) => (*row, None),
                 None => {
                     let sealer = sealer.as_mut().map_err(|error| anyhow!("{error}"))?;
-                    let mut sealed = buffers.take();
+                    let mut sealed = sealed_buffers.take();
                     (sealer.seal(&plain, &mut sealed).with_context(|| format!("segment {number}"))?, Some(sealed))
                 }
             };

@@ -190,9 +190,9 @@ fn read_segments(
         move |opener, fetched: Result<(String, SegmentRow, Result<Vec<u8>, String>)>| {
             let (name, row, sealed) = fetched?;
             let mut plain = buffers.take();
-            let result = sealed.and_then(|sealed| match opener {
+            let result = sealed.and_then(|mut sealed| match opener {
                 None => check_stored(&row, &sealed).map_err(|error| error.to_string()),
-                Some(Ok(opener)) => opener.open(&row, &sealed, &mut plain).map_err(|error| error.to_string()),
+                Some(Ok(opener)) => opener.open(&row, &mut sealed, &mut plain).map_err(|error| error.to_string()),
                 Some(Err(error)) => Err(error.clone()),
             });
             Ok(CheckedSegment { name, row, result: result.map(|()| plain) })

@@ -44,7 +44,9 @@ pub fn opened_segments(
         let count = stream.manifest.segments.len();
         (0..count).map(move |number| (place, Arc::clone(&stream), number))
     });
+    let sealed_buffers = Buffers::default();
     let (store, location) = (Arc::clone(&repository.store), repository.location.clone());
+    let fetch_pool = sealed_buffers.clone();
     let fetched = ordered_map(
         repository.connections,
         wanted,
@@ -54,11 +56,12 @@ pub fn opened_segments(
                 stream.manifest.segments[number],
                 names::segment(&stream.manifest.id, number as u64, stream.extension),
             );
-            let got = store.get(&name, row.stored_bytes()).map_err(|error| match error.kind {
+            let mut sealed = fetch_pool.take();
+            let got = store.get_into(&name, row.stored_bytes(), &mut sealed).map_err(|error| match error.kind {
                 StoreErrorKind::NotFound | StoreErrorKind::TooLarge => anyhow::anyhow!("{location}: {error}"),
                 _ => store_problem(error, &location),
             });
-            got.map(|sealed| (place, stream, row, name, sealed))
+            got.map(|()| (place, stream, row, name, sealed))
         },
     );
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
@@ -68,14 +71,17 @@ pub fn opened_segments(
         fetched,
         || None::<(usize, Opener)>,
         move |opener, fetched| {
-            let (place, stream, row, name, sealed) = fetched?;
+            let (place, stream, row, name, mut sealed) = fetched?;
             // Streams of one chain may have been compressed differently.
             if opener.as_ref().is_none_or(|(of, _)| *of != place) {
                 *opener = Some((place, Opener::new(&stream.manifest.codec, identity.clone())?));
             }
             let Some((_, opener)) = opener else { anyhow::bail!("no decompressor") };
             let mut plain = pool.take();
-            opener.open(&row, &sealed, &mut plain).map_err(|error| damaged(&place_of, &name, &error.to_string()))?;
+            opener
+                .open(&row, &mut sealed, &mut plain)
+                .map_err(|error| damaged(&place_of, &name, &error.to_string()))?;
+            sealed_buffers.give(sealed);
             Ok(Opened { stream: place, plain, stored: row.stored_bytes() })
         },
     );

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
-use super::damaged;
+use super::sink::file_name;
+use super::{already_there, damaged};
 use crate::cli;
 use crate::commands::catalogue::{Backup, Catalogue, Reader, reload};
 use crate::commands::repository::Repository;
@@ -78,11 +79,7 @@ impl Destination {
                     .hint("send it into a pipe or a file")
                     .into())
             }
-            Self::File(path) if path.is_file() && !force => {
-                Err(Problem::new(Exit::Failed, format!("{} exists already", path.display()))
-                    .hint("--force replaces it")
-                    .into())
-            }
+            Self::File(path) if path.is_file() && !force => Err(already_there(path)),
             Self::File(path) if path.is_dir() => {
                 Err(Problem::new(Exit::Usage, format!("{} is a folder", path.display()))
                     .hint("--output-dir writes into a folder")
@@ -107,7 +104,7 @@ impl Destination {
             .hint("--output writes it into a file")
             .into());
         }
-        if force || !context.zfs.exists(target).map_err(zfs_problem)? {
+        if !context.zfs.exists(target).map_err(zfs_problem)? {
             return Ok(streams);
         }
         let exists = || {
@@ -117,52 +114,55 @@ impl Destination {
         let have = context.zfs.versions(target).map_err(zfs_problem)?;
         let newest =
             have.iter().filter(|version| version.kind == VersionKind::Snapshot).max_by_key(|version| version.createtxg);
-        let received = match newest {
-            None => 0,
-            Some(newest) => {
-                let place = streams.iter().position(|stream| stream.manifest.guid() == Some(Guid(newest.guid)));
-                place.map(|place| place + 1).ok_or_else(exists)?
-            }
+        let Some(received) = received(&streams, newest.map(|newest| Guid(newest.guid))) else {
+            return if force { Ok(streams) } else { Err(exists().into()) };
         };
         if received == streams.len() {
             return Err(Problem::new(Exit::Failed, format!("{target} holds all of it already"))
                 .hint("nothing was changed")
                 .into());
         }
-        self.resume(context, target, &streams[received], received, exists)?;
-        Ok(streams[received..].to_vec())
+        match self.resume(context, target, &streams[received], received)? {
+            true => Ok(streams[received..].to_vec()),
+            false if force => Ok(streams),
+            false => Err(exists().into()),
+        }
     }
 
     /// An interrupted `zfs receive -s` has kept what it had. Going on from there needs a stream of the source's
-    /// making; the stored one has to begin anew, so that part is given up, if it is of this very snapshot.
-    fn resume(
-        &self,
-        context: &Context,
-        target: &Dataset,
-        next: &Stream,
-        received: usize,
-        exists: impl Fn() -> Problem,
-    ) -> Result<()> {
+    /// making; the stored one has to begin anew, so that part is given up, if it is of this very snapshot. False
+    /// when the dataset is nothing that an interrupted restore of the stream `next` left.
+    fn resume(&self, context: &Context, target: &Dataset, next: &Stream, received: usize) -> Result<bool> {
         let title = next.manifest.title();
         match context.zfs.property(target, "receive_resume_token").map_err(zfs_problem)? {
             Some(token) => {
                 let partial = context.zfs.guid_of_token(&token).map_err(zfs_problem)?;
-                if partial.map(Guid) != next.manifest.guid() {
-                    return Err(exists().into());
+                if !partial.is_some_and(|partial| makes(next, Guid(partial))) {
+                    return Ok(false);
                 }
                 context.note(&format!(
                     "{target}: going on after {received} received streams; {title} was interrupted and begins anew"
                 ));
-                if context.dry_run {
-                    return Ok(());
+                if !context.dry_run {
+                    context.zfs.abort_receive(target).map_err(zfs_problem)?;
                 }
-                context.zfs.abort_receive(target).map_err(zfs_problem)
+                Ok(true)
             }
-            None if received == 0 => Err(exists().into()),
+            None if received == 0 => Ok(false),
             None => {
                 context.note(&format!("{target}: going on after {received} received streams, with {title}"));
-                Ok(())
+                Ok(true)
             }
+        }
+    }
+
+    /// What is in the way in a folder is seen before the first file is written.
+    pub fn refuse_existing(&self, streams: &[Arc<Stream>], force: bool) -> Result<()> {
+        let Self::Directory(dir) = self else { return Ok(()) };
+        let mut paths = streams.iter().enumerate().map(|(place, stream)| dir.join(file_name(stream, place)));
+        match paths.find(|path| path.exists() && !force) {
+            Some(path) => Err(already_there(&path)),
+            None => Ok(()),
         }
     }
 
@@ -175,6 +175,21 @@ impl Destination {
         }
         Ok(())
     }
+}
+
+/// How many of the streams a dataset with this newest snapshot has received whole; `None` when it is another's. A
+/// package that broke off between its snapshots is sent again: `zfs receive` passes over those that are there.
+fn received(streams: &[Arc<Stream>], newest: Option<Guid>) -> Option<usize> {
+    let Some(newest) = newest else { return Some(0) };
+    let whole = streams.iter().position(|stream| stream.manifest.guid() == Some(newest));
+    let inside = |stream: &Arc<Stream>| stream.manifest.base_guid().is_some() && makes(stream, newest);
+    whole.map(|place| place + 1).or_else(|| streams.iter().position(inside))
+}
+
+/// Whether a stream makes this snapshot, at its end or on its way.
+fn makes(stream: &Stream, guid: Guid) -> bool {
+    let substreams = stream.manifest.zfs_stream.iter().flat_map(|zfs| &zfs.substreams);
+    stream.manifest.guid() == Some(guid) || substreams.into_iter().any(|substream| substream.toguid == guid)
 }
 
 /// The streams to restore, in order, every one of whose objects is there with its size.

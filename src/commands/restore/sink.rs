@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
 
+use super::already_there;
 use super::fetch::{Opened, OpenedSegments};
 use super::plan::{Destination, Stream};
 use crate::commands::Context;
@@ -90,9 +91,7 @@ impl Sink {
             return Ok(Self::Special { file, path: path.to_owned() });
         }
         if path.exists() && !force {
-            return Err(Problem::new(Exit::Failed, format!("{} exists already", path.display()))
-                .hint("--force replaces it")
-                .into());
+            return Err(already_there(path));
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let file =
@@ -160,7 +159,7 @@ fn receive_problem(error: crate::zfs::command::ZfsError) -> anyhow::Error {
 }
 
 /// `001-tank-data@monday.full.zfs`: sorts in the order in which the streams are received.
-fn file_name(stream: &Stream, place: usize) -> String {
+pub fn file_name(stream: &Stream, place: usize) -> String {
     let title: String =
         stream.manifest.title().chars().map(|c| if c == '/' || c.is_control() { '-' } else { c }).collect();
     let title: String = title.chars().take(150).collect();

@@ -200,8 +200,14 @@ impl Store for SftpStore {
     }
 
     fn get(&self, name: &str, limit: u64) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = Vec::new();
+        self.get_into(name, limit, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn get_into(&self, name: &str, limit: u64, buffer: &mut Vec<u8>) -> Result<(), StoreError> {
         let path = self.path(name).map_err(|fault| fault.into_error("read", name))?;
-        self.run("read", name, async |session| objects::get(session, &path, limit).await)
+        self.run("read", name, async |session| objects::get(session, &path, limit, buffer).await)
     }
 
     fn size(&self, name: &str) -> Result<u64, StoreError> {

@@ -220,28 +220,31 @@ async fn commit(sftp: &Sftp, part: &str, path: &str, size: u64) -> Result<(), Fa
     }
 }
 
-/// Reads a whole object of at most `limit` bytes.
-pub async fn get(session: &Session, path: &str, limit: u64) -> Result<Vec<u8>, Fault> {
+/// Reads a whole object of at most `limit` bytes into `bytes`, whose earlier content is gone then.
+pub async fn get(session: &Session, path: &str, limit: u64, bytes: &mut Vec<u8>) -> Result<(), Fault> {
     let mut file = session.sftp().options().read(true).open(path).await?;
     let size = regular_size(file.metadata().await?)?;
     if size > limit {
         return Err(Fault::new(StoreErrorKind::TooLarge, StoreError::too_large(path, size, limit).message));
     }
     let length = usize::try_from(size).map_err(|_| Fault::changed("its size is out of range"))?;
-    let (bytes, at_end) = join(read(session, &file, length), ends_at(&file, size)).await;
-    if at_end? { bytes } else { Err(Fault::changed("it grew")) }
+    let (read, at_end) = join(read(session, &file, length, bytes), ends_at(&file, size)).await;
+    if at_end? { read } else { Err(Fault::changed("it grew")) }
 }
 
-async fn read(session: &Session, file: &File, length: usize) -> Result<Vec<u8>, Fault> {
+async fn read(session: &Session, file: &File, length: usize, bytes: &mut Vec<u8>) -> Result<(), Fault> {
     let no_room = |_| Fault::new(StoreErrorKind::TooLarge, format!("its {length} bytes don't fit into memory"));
-    let mut bytes = Vec::new();
-    while bytes.len() < length {
-        let (start, end) = (bytes.len(), length.min(bytes.len() + READ_STEP));
-        bytes.try_reserve_exact(end - start).map_err(no_room)?;
-        bytes.resize(end, 0);
-        read_at(session, file, start, &mut bytes[start..]).await?;
+    bytes.truncate(length);
+    let mut start = 0;
+    while start < length {
+        let end = length.min(start + READ_STEP);
+        // What a buffer that is used again holds is overwritten: only new room is zeroed.
+        bytes.try_reserve_exact(end.saturating_sub(bytes.len())).map_err(no_room)?;
+        bytes.resize(end.max(bytes.len()), 0);
+        read_at(session, file, start, &mut bytes[start..end]).await?;
+        start = end;
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Whether nothing follows after `size` bytes.
