@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use snapferry::cli::Cli;
 use snapferry::{children, commands, error};
@@ -61,7 +61,7 @@ fn log_to_stderr(verbose: u8, quiet: bool) {
 /// A signal may come at any instant: the manifest is the only commit, so there is nothing to undo. Children are
 /// ended, and the person is told what to do next.
 fn stop_on_signals(json: bool) {
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else { return };
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
         children::end_all();
@@ -69,7 +69,7 @@ fn stop_on_signals(json: bool) {
             // The progress bar's line.
             eprint!("\r\u{1b}[K");
         }
-        let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+        let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         let (message, hint) =
             (format!("stopped by {name}"), "nothing half-made is visible; the same command goes on where it was");
         if json {

@@ -114,8 +114,13 @@ fn message(total: Total, done: u64, stored: u64, segments: u64, per_second: f64)
         }
         _ => String::new(),
     };
-    let noun = if segments == 1 { "segment" } else { "segments" };
-    format!("{}{of}  {}/s{ratio}  {segments} {noun}{left}", BinaryBytes(done), BinaryBytes(per_second as u64))
+    let segments = counted(segments, "segment");
+    format!("{}{of}  {}/s{ratio}  {segments}{left}", BinaryBytes(done), BinaryBytes(per_second as u64))
+}
+
+/// `1 segment`, `2 segments`.
+pub fn counted(count: u64, noun: &str) -> String {
+    if count == 1 { format!("{count} {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// A duration as a person says it: two units at the most.

@@ -4,20 +4,18 @@
 mod source;
 mod transfer;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use indicatif::BinaryBytes;
-use jiff::Timestamp;
 use serde_json::json;
 
 use self::source::{Job, ReadStream};
 use self::transfer::{Stored, Transfer};
 use super::catalogue::Catalogue;
 use super::init::now;
-use super::journal::{Earlier, Journal, JournalKey};
+use super::journal::{Earlier, Journal};
 use super::lock::RunLock;
 use super::repository::Repository;
 use super::seen::{Seen, SeenBackup};
@@ -30,7 +28,7 @@ use crate::format::names::{self, BackupId};
 use crate::format::{FORMAT, age_file};
 use crate::pipeline::codec::Codec;
 use crate::pipeline::segment::segment_size_for;
-use crate::progress::{Counters, Reporter, Total, duration};
+use crate::progress::{Counters, Reporter, Total, counted, duration};
 
 /// The smallest segment that may be asked for (bytes).
 const MIN_SEGMENT_SIZE: u64 = 4096;
@@ -56,14 +54,21 @@ pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
         return Ok(done);
     }
     context.note(&job.describe());
-    let key = job.journal_key(&repository.recipient.to_string(), settings.codec, settings.segment_size);
-    let journal = begin(context, &repository, &catalogue, &job, &key, args.no_resume)?;
-    let started = Instant::now();
-    let (id, resumed) = (journal.id.clone(), journal.stored.len());
-    let backup = back_up(context, &repository, writer, &mut seen, &job, &settings, journal);
-    let manifest = backup.map_err(|error| unfinished(error, resumed))?;
-    tell_result(context, &job, &manifest, &id, started)?;
+    let run = Run { context, repository: &repository, writer, job: &job, settings: &settings };
+    let journal = run.begin(&catalogue, &seen, args.no_resume)?;
+    let (started, resumed) = (Instant::now(), journal.stored.len());
+    let manifest = run.back_up(&mut seen, journal).map_err(|error| unfinished(error, resumed))?;
+    run.tell_result(&manifest, started)?;
     Ok(done)
+}
+
+/// A backup under way.
+struct Run<'a> {
+    context: &'a Context,
+    repository: &'a Repository,
+    writer: &'a WriterKey,
+    job: &'a Job,
+    settings: &'a Settings,
 }
 
 /// How segments are made.
@@ -106,41 +111,6 @@ fn tell_plan(context: &Context, job: &Job, settings: &Settings) -> Result<()> {
     ))
 }
 
-/// The journal to go on with, or a new one after what an abandoned run left was removed.
-fn begin(
-    context: &Context,
-    repository: &Repository,
-    catalogue: &Catalogue,
-    job: &Job,
-    key: &JournalKey,
-    no_resume: bool,
-) -> Result<Journal> {
-    let is_complete = |id: &BackupId| {
-        catalogue.backups.iter().any(|backup| backup.manifest.id == *id)
-            || catalogue.damaged.iter().any(|damaged| damaged.id == *id)
-    };
-    let abandoned = match Journal::find(&repository.state, &job.slot, key)? {
-        Earlier::Same(journal) if !no_resume && !is_complete(&journal.id) => {
-            context.note(&format!("going on with the interrupted backup {}", journal.id));
-            return Ok(*journal);
-        }
-        Earlier::Same(journal) => Some(journal.id),
-        Earlier::Other(id) => Some(id),
-        Earlier::None => None,
-    };
-    // A run that was killed between its manifest and the end of its journal left a whole backup.
-    if let Some(id) = abandoned.filter(|id| !is_complete(id)) {
-        context.note(&format!("removing what the interrupted backup {id} left"));
-        if let Err(error) = transfer::remove_leftovers(repository, &id) {
-            context.warn(&format!("what the interrupted backup {id} left could not be removed: {error:#}"));
-        }
-    }
-    let mut random = [0u8; 8];
-    getrandom::fill(&mut random).context("no randomness")?;
-    let started = now();
-    Journal::begin(&repository.state, &job.slot, key, BackupId::new(started, random), started)
-}
-
 fn unfinished(error: anyhow::Error, resumed: usize) -> anyhow::Error {
     let hint = if resumed > 0 {
         "nothing of it is visible in the repository; the same command goes on where it was (--no-resume starts over)"
@@ -154,101 +124,128 @@ fn unfinished(error: anyhow::Error, resumed: usize) -> anyhow::Error {
     Problem::new(exit_of(&error), format!("the backup was not finished: {}", message_of(&error))).hint(hint).into()
 }
 
-/// Moves the stream and commits it.
-fn back_up(
-    context: &Context,
-    repository: &Repository,
-    writer: &WriterKey,
-    seen: &mut Seen,
-    job: &Job,
-    settings: &Settings,
-    journal: Journal,
-) -> Result<Manifest> {
-    let (id, started) = (journal.id.clone(), journal.started);
-    let counters = Arc::new(Counters::default());
-    let total = job.estimate.map_or(Total::Unknown, Total::About);
-    let reporter = Reporter::start(&job.title, total, Arc::clone(&counters), context.shows_progress());
-    let transfer = Transfer {
-        codec: settings.codec,
-        segment_size: settings.segment_size,
-        verify: settings.verify,
-        counters: Arc::clone(&counters),
-    };
-    let Stored { rows, bytes, blake3, read, journal } =
-        transfer.run(context, repository, job.open(context)?, journal)?;
-    reporter.finish();
-    let ReadStream { source, zfs_stream } = job.finish(read)?;
-    let newest = seen.newest_of(&writer.writer);
-    let manifest = Manifest {
-        format: FORMAT,
-        repository: repository.uuid,
-        id,
-        writer: writer.writer,
-        sequence: newest.map_or(1, |newest| newest.sequence + 1),
-        previous: newest.map(|newest| newest.blake3),
-        host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-        tool: concat!("snapferry ", env!("CARGO_PKG_VERSION")).to_owned(),
-        started,
-        finished: now(),
-        source,
-        zfs_stream,
-        codec: settings.codec.info(),
-        segment_size: settings.segment_size,
-        stream: StreamInfo { bytes, blake3 },
-        segments: rows,
-    };
-    manifest.validate()?;
-    commit(repository, writer, &manifest, seen)?;
-    // The backup exists from here on, whatever happens to the journal.
-    if let Err(error) = journal.lock().unwrap_or_else(PoisonError::into_inner).finish() {
-        context.warn(&format!("{error:#}"));
+impl Run<'_> {
+    /// The journal to go on with, or a new one after what an abandoned run left was removed.
+    fn begin(&self, catalogue: &Catalogue, seen: &Seen, no_resume: bool) -> Result<Journal> {
+        let Self { context, repository, job, settings, .. } = self;
+        let key = job.journal_key(&repository.recipient.to_string(), settings.codec, settings.segment_size);
+        // A run that was killed between its manifest and the end of its journal left a whole backup. That this
+        // machine knows of it counts as well as a listing, which a server may have made up.
+        let is_complete = |id: &BackupId| {
+            seen.knows(id)
+                || catalogue.backups.iter().any(|backup| backup.manifest.id == *id)
+                || catalogue.damaged.iter().any(|damaged| damaged.id == *id)
+        };
+        let abandoned = match Journal::find(&repository.state, &job.slot, &key)? {
+            Earlier::Same(journal) if !no_resume && !is_complete(&journal.id) => {
+                context.note(&format!("going on with the interrupted backup {}", journal.id));
+                return Ok(*journal);
+            }
+            Earlier::Same(journal) => Some(journal.id),
+            Earlier::Other(id) => Some(id),
+            Earlier::None => None,
+        };
+        if let Some(id) = abandoned.filter(|id| !is_complete(id)) {
+            context.note(&format!("removing what the interrupted backup {id} left"));
+            if let Err(error) = transfer::remove_leftovers(repository, &id) {
+                context.warn(&format!("what the interrupted backup {id} left could not be removed: {error:#}"));
+            }
+        }
+        let mut random = [0u8; 8];
+        getrandom::fill(&mut random).context("no randomness")?;
+        let started = now();
+        Journal::begin(&repository.state, &job.slot, &key, BackupId::new(started, random), started)
     }
-    debug_assert_eq!(counters.segments.load(Ordering::Relaxed), manifest.segments.len() as u64);
-    Ok(manifest)
-}
 
-/// Seals, signs, proves and stores the manifest: the signature first, the manifest last.
-fn commit(repository: &Repository, writer: &WriterKey, manifest: &Manifest, seen: &mut Seen) -> Result<()> {
-    let id = &manifest.id;
-    let plain = manifest.to_bytes()?;
-    let recipients: [&dyn age::Recipient; 2] = [&repository.recipient, &writer.catalogue.to_public()];
-    let sealed = age_file::seal(&plain, &recipients).context("the manifest can't be sealed")?;
-    let comment = Manifest::comment(&repository.uuid, id);
-    let signature = writer.signing.sign(&sealed, &comment)?;
-    writer
-        .signing
-        .signer()?
-        .verify(&sealed, &signature, &comment)
-        .context("the manifest's own signature does not hold")?;
-    let again = age_file::open(&sealed, &[&writer.catalogue], MAX_SEALED_MANIFEST)
-        .context("the manifest does not open again")?;
-    if Manifest::from_bytes(&again)? != *manifest {
-        anyhow::bail!("the manifest does not read as it was written");
+    /// Moves the stream and commits it.
+    fn back_up(&self, seen: &mut Seen, journal: Journal) -> Result<Manifest> {
+        let Self { context, repository, writer, job, settings } = self;
+        let (id, started) = (journal.id.clone(), journal.started);
+        let counters = Arc::new(Counters::default());
+        let total = job.estimate.map_or(Total::Unknown, Total::About);
+        let reporter = Reporter::start(&job.title, total, Arc::clone(&counters), context.shows_progress());
+        let transfer = Transfer {
+            codec: settings.codec,
+            segment_size: settings.segment_size,
+            verify: settings.verify,
+            counters: Arc::clone(&counters),
+        };
+        let Stored { rows, bytes, blake3, read, journal } =
+            transfer.run(context, repository, job.open(context)?, journal)?;
+        reporter.finish();
+        let ReadStream { source, zfs_stream } = job.finish(read)?;
+        let newest = seen.newest_of(&writer.writer);
+        let manifest = Manifest {
+            format: FORMAT,
+            repository: repository.uuid,
+            id,
+            writer: writer.writer,
+            sequence: newest.map_or(1, |newest| newest.sequence + 1),
+            previous: newest.map(|newest| newest.blake3),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            tool: concat!("snapferry ", env!("CARGO_PKG_VERSION")).to_owned(),
+            started,
+            finished: now(),
+            source,
+            zfs_stream,
+            codec: settings.codec.info(),
+            segment_size: settings.segment_size,
+            stream: StreamInfo { bytes, blake3 },
+            segments: rows,
+        };
+        manifest.validate()?;
+        let committed = self.commit(&manifest)?;
+        // The backup exists from here on, whatever can't be written on this machine any more.
+        let remembered = seen.add(manifest.id.clone(), committed);
+        let finished = journal.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        for error in [remembered, finished].into_iter().filter_map(Result::err) {
+            context.warn(&format!("the backup is complete, but {error:#}"));
+        }
+        Ok(manifest)
     }
-    repository.confirm()?;
-    // A run that was killed just here leaves a signature without a manifest behind.
-    transfer::put_anew(repository, &names::signature(id), &signature)?;
-    repository.store.put(&names::manifest(id), &sealed).map_err(|error| repository.store_problem(error))?;
-    seen.add(id.clone(), SeenBackup { writer: manifest.writer, sequence: manifest.sequence, blake3: Hash::of(&sealed) })
-}
 
-fn tell_result(context: &Context, job: &Job, manifest: &Manifest, id: &BackupId, started: Instant) -> Result<()> {
-    let (bytes, stored, seconds) = (manifest.stream.bytes, manifest.stored_bytes(), started.elapsed().as_secs_f64());
-    if context.json {
-        let finished: Timestamp = manifest.finished;
-        return context.print_json(&json!({
-            "id": id, "source": manifest.source, "guid": manifest.guid(), "base_guid": manifest.base_guid(), "bytes": bytes,
-            "stored_bytes": stored, "segments": manifest.segments.len(), "started": manifest.started, "finished": finished,
-        }));
+    /// Seals, signs, proves and stores the manifest: the signature first, the manifest last.
+    fn commit(&self, manifest: &Manifest) -> Result<SeenBackup> {
+        let Self { repository, writer, .. } = self;
+        let id = &manifest.id;
+        let plain = manifest.to_bytes()?;
+        let recipients: [&dyn age::Recipient; 2] = [&repository.recipient, &writer.catalogue.to_public()];
+        let sealed = age_file::seal(&plain, &recipients).context("the manifest can't be sealed")?;
+        let comment = Manifest::comment(&repository.uuid, id);
+        let signature = writer.signing.sign(&sealed, &comment)?;
+        let signer = writer.signing.signer()?;
+        signer.verify(&sealed, &signature, &comment).context("the manifest's own signature does not hold")?;
+        let again = age_file::open(&sealed, &[&writer.catalogue], MAX_SEALED_MANIFEST)
+            .context("the manifest does not open again")?;
+        if Manifest::from_bytes(&again)? != *manifest {
+            anyhow::bail!("the manifest does not read as it was written");
+        }
+        repository.confirm()?;
+        // A run that was killed just here leaves a signature without a manifest behind.
+        transfer::put_anew(repository, &names::signature(id), &signature)?;
+        repository.store.put(&names::manifest(id), &sealed).map_err(|error| repository.store_problem(error))?;
+        Ok(SeenBackup { writer: manifest.writer, sequence: manifest.sequence, blake3: Hash::of(&sealed) })
     }
-    context.note(&format!(
-        "{}: backed up {} as {} in {} segments, {} ({:.2}:1), id {id}",
-        job.title,
-        BinaryBytes(bytes),
-        BinaryBytes(stored),
-        manifest.segments.len(),
-        duration(seconds),
-        bytes as f64 / stored.max(1) as f64,
-    ));
-    Ok(())
+
+    fn tell_result(&self, manifest: &Manifest, started: Instant) -> Result<()> {
+        let Self { context, job, .. } = self;
+        let (id, bytes, stored) = (&manifest.id, manifest.stream.bytes, manifest.stored_bytes());
+        if context.json {
+            return context.print_json(&json!({
+                "id": id, "source": manifest.source, "guid": manifest.guid(), "base_guid": manifest.base_guid(),
+                "bytes": bytes, "stored_bytes": stored, "segments": manifest.segments.len(),
+                "started": manifest.started, "finished": manifest.finished,
+            }));
+        }
+        context.note(&format!(
+            "{}: backed up {} as {} in {}, {} ({:.2}:1), id {id}",
+            job.title,
+            BinaryBytes(bytes),
+            BinaryBytes(stored),
+            counted(manifest.segments.len() as u64, "segment"),
+            duration(started.elapsed().as_secs_f64()),
+            bytes as f64 / stored.max(1) as f64,
+        ));
+        Ok(())
+    }
 }

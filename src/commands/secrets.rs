@@ -136,7 +136,8 @@ pub fn identities(files: &[PathBuf]) -> Result<Vec<Box<dyn Identity>>> {
     let names: Vec<String> = files.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let what = names.join(", ");
     read_identities(names, Some(MAX_SCRYPT_WORK_FACTOR), &mut StdinGuard::new(false)).map_err(|error| {
-        Problem::new(Exit::NoKey, format!("the identity {what} can't be used: {}", words_of_age(&error.to_string()))).into()
+        Problem::new(Exit::NoKey, format!("the identity {what} can't be used: {}", words_of_age(&error.to_string())))
+            .into()
     })
 }
 

@@ -74,6 +74,11 @@ impl Seen {
         self.backups.iter().filter(|(id, seen)| !still_there(id, seen)).map(|(id, seen)| (id.clone(), *seen)).collect()
     }
 
+    /// Whether it was there once.
+    pub fn knows(&self, id: &BackupId) -> bool {
+        self.backups.contains_key(id)
+    }
+
     /// The newest that was seen of a writer, there or not: a new backup comes behind it.
     pub fn newest_of(&self, writer: &Uuid) -> Option<SeenBackup> {
         self.backups.values().filter(|seen| seen.writer == *writer).max_by_key(|seen| seen.sequence).copied()

@@ -6,10 +6,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-use super::names::{BackupId, MAX_SEGMENTS};
+use super::names::BackupId;
 use super::{FORMAT, FormatError, age_file, check_version};
 
-/// No sealed manifest is larger (bytes): 200,000 segments need about 20 MB.
+/// No backup has more segments: their rows must fit into a manifest. At 16 MiB each that is a stream of 30 TiB, and
+/// larger ones get larger segments when their size is known beforehand.
+pub const MAX_ROWS: usize = 2_000_000;
+/// No sealed manifest is larger (bytes): [`MAX_ROWS`] need about 180 MB.
 pub const MAX_SEALED_MANIFEST: u64 = 256 * 1024 * 1024;
 /// No manifest's JSON is larger (bytes).
 const MAX_JSON: u64 = 1024 * 1024 * 1024;
@@ -306,7 +309,7 @@ impl Manifest {
         if self.segment_size == 0 || self.segment_size > MAX_SEGMENT_SIZE {
             return wrong(format!("a segment size of {} bytes", self.segment_size));
         }
-        if self.segments.is_empty() || self.segments.len() as u64 > MAX_SEGMENTS {
+        if self.segments.is_empty() || self.segments.len() > MAX_ROWS {
             return wrong(format!("{} segments", self.segments.len()));
         }
         let last = self.segments.len() - 1;

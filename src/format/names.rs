@@ -17,8 +17,6 @@ pub const KEYS: &str = "keys";
 pub const MANIFESTS: &str = "manifests";
 /// The folder of segments.
 pub const SEGMENTS: &str = "segments";
-/// More segments than this can't be named.
-pub const MAX_SEGMENTS: u64 = 1_000_000_000;
 
 /// `YYYYMMDDTHHMMSSZ-` (UTC, when the backup began) and 16 random lower-case hex digits. Used once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,7 +11,7 @@ use crate::commands::Context;
 use crate::commands::journal::{Journal, matches};
 use crate::commands::repository::Repository;
 use crate::error::{Exit, Problem};
-use crate::format::manifest::{Hash, SegmentRow};
+use crate::format::manifest::{Hash, MAX_ROWS, SegmentRow};
 use crate::format::names::{self, BackupId};
 use crate::pipeline::buffers::Buffers;
 use crate::pipeline::codec::Codec;
@@ -88,9 +88,13 @@ impl Transfer {
             let row = row?;
             self.counters.add_segment(row.bytes(), row.stored_bytes());
             rows.push(row);
+            if rows.len() > MAX_ROWS {
+                return Err(Problem::new(Exit::Failed, format!("the stream needs more than {MAX_ROWS} segments"))
+                    .hint("give a larger --segment-size, such as 256MiB; that starts over")
+                    .into());
+            }
         }
         let (bytes, blake3, read) = stored.into_input().into_input().into_parts();
-        self.remove_excess(context, repository, &earlier, &id, rows.len() as u64);
         if rows.is_empty() {
             return Err(Problem::new(Exit::Failed, "nothing came: the stream is empty")
                 .hint("an empty stream is no backup; look at the command that makes it")
@@ -109,9 +113,9 @@ impl Transfer {
         objects: &HashSet<String>,
         count: u64,
     ) {
-        let mut surplus = objects.clone();
-        (0..count).for_each(|number| drop(surplus.remove(&names::segment(id, number, self.codec.extension()))));
-        for name in &surplus {
+        let used: HashSet<String> =
+            (0..count).map(|number| names::segment(id, number, self.codec.extension())).collect();
+        for name in objects.difference(&used) {
             if let Err(error) = repository.store.delete(name) {
                 context.warn(&format!("{name}, left by an interrupted run, could not be removed: {error}"));
             }
@@ -137,17 +141,6 @@ impl Transfer {
             context.note(&format!("{} segments are stored already", rows.len()));
         }
         Ok(Earlier { rows, objects: listed.into_iter().map(|object| object.name).collect() })
-    }
-
-    /// The stream of an earlier run may have been longer. What it stored behind this one's end is of no backup.
-    fn remove_excess(&self, context: &Context, repository: &Repository, earlier: &Earlier, id: &BackupId, count: u64) {
-        let extension = self.codec.extension();
-        let used: HashSet<String> = (0..count).map(|number| names::segment(id, number, extension)).collect();
-        for name in earlier.objects.difference(&used) {
-            if let Err(error) = repository.store.delete(name) {
-                context.warn(&format!("what an earlier run stored can't be removed: {error}"));
-            }
-        }
     }
 
     fn seal_on<I>(
