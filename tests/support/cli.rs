@@ -140,8 +140,8 @@ impl Machine {
             command.env_remove(format!("SNAPFERRY_{name}"));
         }
         self.pool.serve(&mut command);
-        command.args(shlex::split(line).unwrap_or_else(|| panic!("not to be split: {line}")));
         command.arg("--config-dir").arg(self.config()).args(&self.options);
+        command.args(shlex::split(line).unwrap_or_else(|| panic!("not to be split: {line}")));
         command.stdin(Stdio::null());
         command
     }
@@ -182,7 +182,7 @@ impl Machine {
         if let Ok(text) = fs::read_to_string(self.config().join("offsite.writer-key"))
             && let Ok(key) = serde_json::from_str::<Value>(&text)
         {
-            secrets.extend(["catalogue", "signing"].map(|part| key[part].as_str().unwrap().to_owned()));
+            secrets.extend(["catalogue", "signing"].iter().filter_map(|part| key[part].as_str().map(str::to_owned)));
         }
         secrets
     }
@@ -201,6 +201,13 @@ impl Machine {
     pub fn segments(&self) -> Vec<String> {
         let names = self.tree().into_keys().filter(|name| name.starts_with("segments/") && name.ends_with(".age"));
         names.collect()
+    }
+
+    /// How many segments the journals of unfinished backups call stored.
+    pub fn journaled(&self) -> usize {
+        let journals = fs::read_dir(self.state().join("journal")).into_iter().flatten();
+        let rows = |text: String| text.matches('\n').count().saturating_sub(1);
+        journals.map(|entry| fs::read_to_string(entry.unwrap().path()).map_or(0, rows)).sum()
     }
 
     /// The datasets and snapshots of the pools.
@@ -261,7 +268,7 @@ pub fn write_private(path: &Path, text: &str) {
 
 /// Bytes that no two places share; every other 4 KiB of them compress well.
 pub fn pattern(length: usize) -> Vec<u8> {
-    let word = |n: u64| if n / 512 % 2 == 0 { n } else { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 40) };
+    let word = |n: u64| if (n / 512).is_multiple_of(2) { n } else { n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 40) };
     (0..length as u64 / 8 + 1).flat_map(|n| word(n).to_le_bytes()).take(length).collect()
 }
 
