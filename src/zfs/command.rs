@@ -127,6 +127,12 @@ impl Zfs {
     }
 
     fn answer(&self, args: &[&str]) -> Result<String, ZfsError> {
+        let (text, ended) = self.ask(args)?;
+        ended.map(|()| text)
+    }
+
+    /// What a command printed, and how it ended.
+    fn ask(&self, args: &[&str]) -> Result<(String, Result<(), ZfsError>), ZfsError> {
         let mut command = self.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&command, &error))?;
@@ -138,10 +144,9 @@ impl Zfs {
         };
         let status = child.wait().ok();
         let stderr = stderr.and_then(|thread| thread.join().ok()).unwrap_or_default();
-        if read.is_err() || !status.is_some_and(|status| status.success()) {
-            return Err(ZfsError::ended(shown(&command), status, stderr));
-        }
-        Ok(String::from_utf8_lossy(&answer).into_owned())
+        let good = read.is_ok() && status.is_some_and(|status| status.success());
+        let ended = if good { Ok(()) } else { Err(ZfsError::ended(shown(&command), status, stderr)) };
+        Ok((String::from_utf8_lossy(&answer).into_owned(), ended))
     }
 
     /// Snapshots and bookmarks of `dataset` alone, oldest first.
@@ -183,8 +188,10 @@ impl Zfs {
 
     /// The GUID of the snapshot that an interrupted receive with this resume token was taking.
     pub fn guid_of_token(&self, token: &str) -> Result<Option<u64>, ZfsError> {
-        // A token begins with a digit: it can't be taken for an option.
-        self.answer(&["send", "-n", "-v", "-P", "-t", token]).map(|text| output::token_guid(&text))
+        // A token begins with a digit: it can't be taken for an option. On a machine that does not hold the snapshot
+        // that was sent, the command shows what is in the token all the same, and then fails.
+        let (text, ended) = self.ask(&["send", "-n", "-v", "-P", "-t", token])?;
+        output::token_guid(&text).map_or_else(|| ended.map(|()| None), |guid| Ok(Some(guid)))
     }
 
     /// Gives up what an interrupted `zfs receive -s` has kept.

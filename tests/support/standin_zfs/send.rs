@@ -216,7 +216,15 @@ fn resumed(call: &Call, state: &State, arguments: &Arguments, text: &str) -> Res
         Token::decode(text).map_err(|why| (255, format!("cannot resume send: resume token is corrupt ({why})")))?;
     let gone = || (255, format!("cannot resume send: '{}' used in the initial send no longer exists", token.to_name));
     let holds = |dataset: &Dataset| dataset.snapshots.iter().any(|s| s.guid == token.to_guid);
-    let (_, dataset) = state.datasets.iter().find(|(_, d)| holds(d)).ok_or_else(gone)?;
+    let Some((_, dataset)) = state.datasets.iter().find(|(_, d)| holds(d)) else {
+        // What is in the token is shown before it is looked up.
+        match (arguments.has('v'), arguments.has('n')) {
+            (true, true) => call.say(&token.describe()),
+            (true, false) => eprint!("{}", token.describe()),
+            (false, _) => {}
+        }
+        return Err(gone());
+    };
     to_terminal(arguments)?;
     let from = (token.from_guid != 0).then_some(token.from_guid);
     let mut stream = stored(find(state, dataset, token.to_guid, from, &token.options()), call);
