@@ -42,8 +42,7 @@ pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
             .hint("back up on the machine that made the repository, or give --writer-key FILE")
             .into());
     };
-    // A dry run changes nothing, not even here, and is in nobody's way.
-    let _lock = if context.dry_run { None } else { Some(RunLock::take(&repository.state)?) };
+    let _lock = RunLock::take_to_change(context, &repository.state)?;
     let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
     let damaged = Repository::warn_of_damaged(context, &catalogue);
     let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };

@@ -73,7 +73,7 @@ fn list(context: &Context, named: &str) -> Result<Exit> {
 
 /// Opens the repository with what is given and adds slots; returns how it was opened.
 fn add(context: &Context, repository: &Repository, keys: &[SlotKey], open: &OpenWith) -> Result<Unlocked> {
-    let _lock = RunLock::take(&repository.state)?;
+    let _lock = RunLock::take_to_change(context, &repository.state)?;
     let unlocked = unlock(context, repository, open)?;
     let signer = repository.signer.clone().or_else(|| unlocked.slot_signer.clone());
     let signer = signer.ok_or_else(|| {
@@ -98,7 +98,7 @@ fn add(context: &Context, repository: &Repository, keys: &[SlotKey], open: &Open
 }
 
 fn remove(context: &Context, repository: &Repository, slot: &str) -> Result<()> {
-    let _lock = RunLock::take(&repository.state)?;
+    let _lock = RunLock::take_to_change(context, &repository.state)?;
     let slots = slots(repository)?;
     if !slots.iter().any(|known| known.name == slot) {
         return Err(Problem::new(Exit::Missing, format!("there is no slot {slot:?}"))

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use super::Context;
 use crate::error::{Exit, Problem};
 use crate::profile::make_private_dir;
 
@@ -13,6 +14,11 @@ use crate::profile::make_private_dir;
 pub struct RunLock(#[allow(dead_code)] File);
 
 impl RunLock {
+    /// Takes the lock, but not for a dry run, which changes nothing and is in nobody's way.
+    pub fn take_to_change(context: &Context, state: &Path) -> Result<Option<Self>> {
+        if context.dry_run { Ok(None) } else { Self::take(state).map(Some) }
+    }
+
     /// Takes the lock of the state folder `state`, or fails at once.
     pub fn take(state: &Path) -> Result<Self> {
         make_private_dir(state)?;
