@@ -14,7 +14,9 @@ use super::plan::{Destination, Stream};
 use crate::commands::Context;
 use crate::commands::zfs_problem;
 use crate::error::{Exit, Problem};
+use crate::format::manifest::Guid;
 use crate::progress::Counters;
+use crate::zfs::command::{ZfsError, ZfsErrorKind};
 use crate::zfs::receive::{ReceiveOptions, ReceiveStream};
 
 /// Takes one stream.
@@ -63,6 +65,7 @@ pub fn write_streams(
             opened.buffers.give(plain);
         }
         sink.finish(context)?;
+        confirm_received(context, destination, stream)?;
     }
     Ok(())
 }
@@ -152,7 +155,21 @@ impl Sink {
     }
 }
 
-fn receive_problem(error: crate::zfs::command::ZfsError) -> anyhow::Error {
+/// That the snapshot is there: a `zfs receive` that stops early and ends with status 0 has said nothing.
+fn confirm_received(context: &Context, destination: &Destination, stream: &Stream) -> Result<()> {
+    let Destination::Dataset(target) = destination else { return Ok(()) };
+    let there = match context.zfs.versions(target) {
+        Err(error) if error.kind == ZfsErrorKind::NoSuchDataset => Vec::new(),
+        other => other.map_err(zfs_problem)?,
+    };
+    if there.iter().any(|version| Some(Guid(version.guid)) == stream.manifest.guid()) {
+        return Ok(());
+    }
+    let message = format!("zfs receive ended with status 0, and {target} does not hold {}", stream.manifest.title());
+    Err(Problem::new(Exit::Failed, message).into())
+}
+
+fn receive_problem(error: ZfsError) -> anyhow::Error {
     Problem::new(Exit::Failed, error.to_string())
         .hint("what was received so far is kept (zfs receive -s); once the cause is gone, the same command goes on")
         .into()
