@@ -95,15 +95,6 @@ impl Faulty {
         Arc::new(Faulty { inner, fault, strikes, done, struck, log, before })
     }
 
-    /// Never strikes: counts only.
-    pub fn counting(inner: Arc<dyn Store>) -> Arc<Faulty> {
-        Faulty::new(inner, Fault::Lose, u64::MAX, 0)
-    }
-
-    pub fn operations(&self) -> u64 {
-        self.done.load(Ordering::SeqCst)
-    }
-
     /// What was asked for, in order.
     pub fn log(&self) -> Vec<(Operation, String)> {
         self.log.lock().expect("the log").clone()
@@ -247,7 +238,10 @@ impl Store for Faulty {
 /// The objects of a store.
 pub fn contents(store: &dyn Store) -> Vec<(String, Vec<u8>)> {
     let listed = store.list("").expect("a listing");
-    listed.into_iter().map(|object| (object.name.clone(), store.get(&object.name, u64::MAX).expect("an object"))).collect()
+    listed
+        .into_iter()
+        .map(|object| (object.name.clone(), store.get(&object.name, u64::MAX).expect("an object")))
+        .collect()
 }
 
 /// A new store with these objects.
