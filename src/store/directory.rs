@@ -82,7 +82,9 @@ impl DirectoryStore {
 
     fn try_get(&self, name: &str, limit: u64, bytes: &mut Vec<u8>) -> io::Result<Result<(), StoreError>> {
         let (dir, last) = self.parent(name)?;
-        let file = dir.open_with(last, OpenOptions::new().read(true).custom_flags(OFlags::NOFOLLOW.bits() as i32))?;
+        // A named pipe in its place would let the opening wait for ever; on a file the flag does nothing.
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = dir.open_with(last, OpenOptions::new().read(true).custom_flags(flags.bits() as i32))?;
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(io::Error::other("it is not a regular file"));
