@@ -103,7 +103,8 @@ impl Catalogue {
                     );
                     catalogue.damaged.push(Damaged { id, reason, foreign: false });
                 }
-                Err(LoadError::Store(error)) if error.kind == StoreErrorKind::TooLarge => {
+                // One object that can't be read must not keep all others from being used.
+                Err(LoadError::Store(error)) if is_of_the_object(&error) => {
                     catalogue.damaged.push(Damaged { id, reason: error.message, foreign: false });
                 }
                 Err(LoadError::Store(error)) => return Err(repository.store_problem(error)),
@@ -119,6 +120,11 @@ impl Catalogue {
         catalogue.backups.sort_by_key(|backup| (backup.manifest.started, backup.manifest.sequence));
         Ok(catalogue)
     }
+}
+
+/// Whether a failure to read may be that of this one object, such as a bad place on a disk, and not of the store.
+pub fn is_of_the_object(error: &StoreError) -> bool {
+    matches!(error.kind, StoreErrorKind::TooLarge | StoreErrorKind::Denied | StoreErrorKind::Broken)
 }
 
 enum LoadError {

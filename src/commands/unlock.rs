@@ -6,7 +6,7 @@ use age::{Decryptor, Identity, scrypt, x25519};
 use anyhow::Result;
 
 use super::Context;
-use super::catalogue::Reader;
+use super::catalogue::{Reader, is_of_the_object};
 use super::repository::Repository;
 use super::secrets::{self, PassphraseSource};
 use super::seen::Seen;
@@ -29,19 +29,23 @@ pub struct Slot {
     pub is_passphrase: bool,
 }
 
-/// Fetches all slots.
+/// Fetches all slots. One that can't be read is passed over, aloud: anybody may have put it there.
 pub fn slots(repository: &Repository) -> Result<Vec<Slot>> {
     let listed = repository.store.list(names::KEYS).map_err(|error| repository.store_problem(error))?;
     let named = listed.iter().filter_map(|object| Some((names::parse_slot(&object.name)?.to_owned(), object)));
-    named
-        .take(MAX_SLOTS)
-        .map(|(name, object)| {
-            let sealed =
-                repository.store.get(&object.name, MAX_SLOT).map_err(|error| repository.store_problem(error))?;
-            let is_passphrase = Decryptor::new_buffered(&sealed[..]).is_ok_and(|decryptor| decryptor.is_scrypt());
-            Ok(Slot { name, sealed, is_passphrase })
-        })
-        .collect()
+    let fetched =
+        named.take(MAX_SLOTS).filter_map(|(name, object)| match repository.store.get(&object.name, MAX_SLOT) {
+            Err(error) if is_of_the_object(&error) => {
+                tracing::warn!("{error}");
+                None
+            }
+            Err(error) => Some(Err(repository.store_problem(error))),
+            Ok(sealed) => {
+                let is_passphrase = Decryptor::new_buffered(&sealed[..]).is_ok_and(|decryptor| decryptor.is_scrypt());
+                Some(Ok(Slot { name, sealed, is_passphrase }))
+            }
+        });
+    fetched.collect()
 }
 
 /// An opened repository: the identity, the slot it came from, and whether a passphrase vouches for the slot.

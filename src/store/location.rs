@@ -57,7 +57,9 @@ impl FromStr for Location {
         match url.split_once(':') {
             Some((login, path)) if !login.contains('/') => {
                 let (user, host) = login_parts(login).map_err(bad)?;
-                let path = if path.is_empty() { "." } else { path };
+                // SFTP starts in the login folder, and knows no "~".
+                let path = path.strip_prefix("~/").unwrap_or(path);
+                let path = if path.is_empty() || path == "~" { "." } else { path };
                 Ok(Self::Sftp(SftpLocation { user, host, port: None, path: path.to_owned() }))
             }
             _ => directory(url).map_err(bad),
@@ -103,6 +105,11 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
+            // ssh://host/ is refused as a path that was forgotten.
+            Self::Sftp(SftpLocation { user, host, port: None, path }) if path == "/" => {
+                let login = user.as_ref().map_or_else(String::new, |user| format!("{user}@"));
+                write!(f, "{login}{host}:/")
+            }
             Self::Sftp(SftpLocation { user, host, port, path }) => {
                 f.write_str("ssh://")?;
                 if let Some(user) = user {
@@ -143,6 +150,9 @@ mod tests {
             ("me@host:archive/x", sftp(Some("me"), "host", None, "archive/x")),
             ("host:/archive", sftp(None, "host", None, "/archive")),
             ("host:", sftp(None, "host", None, ".")),
+            ("host:~", sftp(None, "host", None, ".")),
+            ("host:~/archive", sftp(None, "host", None, "archive")),
+            ("me@host:/", sftp(Some("me"), "host", None, "/")),
         ] {
             let parsed: Location = url.parse().unwrap();
             assert_eq!(parsed, location, "{url}");

@@ -8,7 +8,7 @@ use indicatif::BinaryBytes;
 
 use super::{Finding, bad_sample};
 use crate::commands::Context;
-use crate::commands::catalogue::{Backup, Catalogue, Reader, reload};
+use crate::commands::catalogue::{Backup, Catalogue, Reader, is_of_the_object, reload};
 use crate::commands::repository::{Repository, store_problem};
 use crate::format::manifest::{Hash, Manifest, SegmentRow};
 use crate::format::names;
@@ -174,7 +174,7 @@ fn read_segments(
                 Err(error) if error.kind == StoreErrorKind::NotFound => {
                     Ok((name, row, Err("it is missing".to_owned())))
                 }
-                Err(error) if error.kind == StoreErrorKind::TooLarge => Ok((name, row, Err(error.message))),
+                Err(error) if is_of_the_object(&error) => Ok((name, row, Err(error.message))),
                 Err(error) => Err(store_problem(error, &location)),
             }
         },

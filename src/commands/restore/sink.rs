@@ -171,7 +171,7 @@ fn confirm_received(context: &Context, destination: &Destination, stream: &Strea
 
 fn receive_problem(error: ZfsError) -> anyhow::Error {
     Problem::new(Exit::Failed, error.to_string())
-        .hint("what was received so far is kept (zfs receive -s); once the cause is gone, the same command goes on")
+        .hint("once the cause is gone, the same command goes on behind the streams that were received whole")
         .into()
 }
 
