@@ -19,9 +19,9 @@ const PROBE_PLACES: usize = 8;
 const PROBE_PIECE: usize = 16 * 1024;
 /// A frame whose probe keeps more than this many percent is not worth more than level 1: measured on packages,
 /// images and `zfs send -c` streams, the higher level saves less than half a percent there and halves the speed.
-const PROBE_KEEPS_PERCENT: usize = 93;
+const PROBE_KEEPS_PERCENT: usize = 95;
 /// And above this many there is next to nothing to find: level -1 looks for the little there is.
-const PROBE_IS_NOISE: usize = 97;
+const PROBE_IS_NOISE: usize = 98;
 
 /// What compresses the segments of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
