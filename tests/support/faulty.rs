@@ -79,6 +79,8 @@ pub struct Faulty {
     fault: Fault,
     /// The operations that are struck, from 0: first and behind the last.
     strikes: std::ops::Range<u64>,
+    /// Only those on this name.
+    only: Option<String>,
     done: AtomicU64,
     struck: Mutex<Vec<(Operation, String)>>,
     log: Mutex<Vec<(Operation, String)>>,
@@ -92,7 +94,14 @@ impl Faulty {
         let before = inner.list("").expect("a listing of a good store");
         let strikes = at..at.saturating_add(times);
         let (done, struck, log) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
-        Arc::new(Faulty { inner, fault, strikes, done, struck, log, before })
+        Arc::new(Faulty { inner, fault, strikes, only: None, done, struck, log, before })
+    }
+
+    /// Strikes whenever this object is asked for.
+    pub fn of_object(inner: Arc<dyn Store>, fault: Fault, name: &str) -> Arc<Faulty> {
+        let mut faulty = Faulty::new(inner, fault, 0, u64::MAX);
+        Arc::get_mut(&mut faulty).expect("the only one").only = Some(name.to_owned());
+        faulty
     }
 
     /// What was asked for, in order.
@@ -109,7 +118,7 @@ impl Faulty {
     fn turn(&self, operation: Operation, name: &str) -> Option<Fault> {
         let number = self.done.fetch_add(1, Ordering::SeqCst);
         self.log.lock().expect("the log").push((operation, name.to_owned()));
-        if !self.strikes.contains(&number) {
+        if !self.strikes.contains(&number) || self.only.as_ref().is_some_and(|only| only != name) {
             return None;
         }
         self.struck.lock().expect("the hits").push((operation, name.to_owned()));

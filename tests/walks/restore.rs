@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use snapferry::error::Exit;
+use snapferry::store::StoreErrorKind::{Broken, Denied};
 
 use crate::bench::{Bench, SEGMENT, Snapshot, World, files_of, told};
-use crate::support::faulty::{Fault, Operation};
+use crate::support::faulty::{Fault, Faulty, Operation};
 use crate::support::pool::{Death, Fault as ZfsFault, What};
 
 /// A full backup and two incremental ones.
@@ -133,6 +134,45 @@ fn check_never_passes_over_what_it_read() {
     });
 }
 
+/// One object that can't be read, such as on a bad place of a disk, keeps nothing else from being checked and restored.
+#[test]
+fn one_object_that_cannot_be_read() {
+    let bench = Bench::new();
+    let start = chain(&bench);
+    let world = bench.at(&start);
+    let (_, recipient) = crate::bench::new_identity(bench.folder(), "other");
+    world.must(&format!("key add offsite --recipient {recipient} --identity {}", bench.identity.display()));
+    let start = world.snapshot();
+    let check = format!("check offsite --read-data --identity {}", bench.identity.display());
+    let in_backups = |name: &String| name.starts_with("manifests/") || name.starts_with("segments/");
+    for (name, kind) in
+        world.names().into_iter().filter(in_backups).flat_map(|name| [Broken, Denied].map(|kind| (name.clone(), kind)))
+    {
+        let world = bench.at(&start);
+        let faulty = Faulty::of_object(world.store.clone(), Fault::Refuse(kind), &name);
+        let result = world.on(faulty.clone(), &check);
+        assert!(matches!(result, Ok(Exit::Partial)), "{name} {kind:?}: {}", told(&result));
+        let mut whole = 0;
+        for (snapshot, stream) in ["s1", "s2", "s3"].iter().zip(&bench.streams) {
+            let file = world.file(snapshot);
+            let line = world.restore_line(&format!("tank/data@{snapshot}"), &format!("--output {}", file.display()));
+            match world.on(faulty.clone(), &line) {
+                Ok(_) => assert!(fs::read(&file).expect("a file") == *stream, "{name}: {snapshot}"),
+                Err(_) => continue,
+            }
+            whole += 1;
+        }
+        assert_eq!(whole, 2, "{name} {kind:?}: {whole} of 3 backups came back");
+    }
+    for name in world.names().into_iter().filter(|name| name.starts_with("keys/")) {
+        let world = bench.at(&start);
+        let faulty = Faulty::of_object(world.store.clone(), Fault::Refuse(Broken), &name);
+        let (first, other) = (bench.identity.display().to_string(), bench.folder().join("other"));
+        let opens = |identity: &str| world.on(faulty.clone(), &format!("check offsite --identity {identity}")).is_ok();
+        assert_ne!(opens(&first), opens(&other.display().to_string()), "{name}: the other slot opens it");
+    }
+}
+
 /// With several transfers and both cores the failing point hits another operation each time.
 #[test]
 fn several_transfers_at_once() {
@@ -224,6 +264,6 @@ impl Tmpfs<'_> {
 
 impl Drop for Tmpfs<'_> {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(self.0).status();
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
