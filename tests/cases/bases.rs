@@ -17,7 +17,7 @@ fn last_send(pool: &Pool) -> String {
 #[test]
 fn the_base_is_the_newest_common_one_by_guid_and_transaction_group() {
     type Change = fn(&Machine);
-    let cases: [(&str, Change, &str); 8] = [
+    let cases: [(&str, Change, &str); 9] = [
         ("newest", |_| {}, "-i tank/data@two "),
         ("renamed snapshot", |m| rename(&m.pool, "two", "zwei"), "-i tank/data@zwei "),
         (
@@ -48,6 +48,16 @@ fn the_base_is_the_newest_common_one_by_guid_and_transaction_group() {
                 m.snapshot("three", Some("one"));
             },
             "-i tank/data@one ",
+        ),
+        (
+            "a chain whose beginning is gone from the repository",
+            |m| {
+                let id = m.backups()[0]["id"].as_str().unwrap().to_owned();
+                fs::remove_file(m.objects.join(format!("manifests/{id}.age"))).unwrap();
+                m.run("check offsite --accept").exit(3);
+                m.snapshot("three", None);
+            },
+            "",
         ),
         (
             "all bases destroyed",
