@@ -234,6 +234,9 @@ fn tells_nothing(home: &Machine) {
     let plain = real("full.zfs");
     for name in home.tree().into_keys() {
         assert!(!name.contains("tank") && !name.contains("data") && !name.ends_with(".part"), "{name}");
+        if name == "RESCUE.txt" {
+            continue; // The same words for everybody, examples among them.
+        }
         let bytes = fs::read(home.objects.join(&name)).unwrap();
         let holds = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
         assert!(!holds(b"tank/data") && !holds(b"AGE-SECRET-KEY-1") && !holds(&plain[..64]), "{name}");
