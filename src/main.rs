@@ -3,24 +3,38 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
+use std::fmt::{Debug, Write};
 use std::io::IsTerminal;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use snapferry::cli::Cli;
+use snapferry::error::{Exit, Problem};
 use snapferry::{children, commands, error};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::FormatTime;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// A signal came, and its thread decides how the program ends.
+static STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| usage(&error));
     let (json, verbose, quiet) = (cli.global.json, cli.global.verbose, cli.global.quiet);
-    log_to_stderr(verbose, quiet);
+    log_to_stderr(verbose, quiet, json);
     stop_on_signals(json);
     let result = commands::run(cli);
+    while STOPPING.load(Ordering::SeqCst) {
+        // What failed because its children were ended by the signal is no error of its own.
+        thread::park();
+    }
     children::end_all();
     let exit = match result {
         Ok(exit) => exit,
@@ -33,29 +47,64 @@ fn main() -> ExitCode {
     std::process::exit(exit.code())
 }
 
+/// Help and version go out as they are; wrong usage is JSON where JSON was asked for.
+fn usage(error: &clap::Error) -> ! {
+    let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
+    let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    if !json || asked_for {
+        error.exit();
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    let problem = Problem::new(Exit::Usage, line.strip_prefix("error: ").unwrap_or(line));
+    error::report(&problem.hint("--help tells what is understood").into(), true);
+    std::process::exit(Exit::Usage.code())
+}
+
 /// What happens below the commands is told with `-v`; warnings always.
-fn log_to_stderr(verbose: u8, quiet: bool) {
-    struct Silent;
-    impl FormatTime for Silent {
-        fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
-            w.write_str("snapferry:")
+fn log_to_stderr(verbose: u8, quiet: bool, json: bool) {
+    let level = match (verbose, quiet) {
+        (0, true) => LevelFilter::ERROR,
+        (0, false) => LevelFilter::WARN,
+        (1, _) => LevelFilter::INFO,
+        (2, _) => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    tracing_subscriber::registry().with(Lines { json }.with_filter(level)).init();
+}
+
+/// Prints events in the words of the program: a line each, or JSON.
+struct Lines {
+    json: bool,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        let text: String = message.0.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let warning = *event.metadata().level() <= Level::WARN;
+        match (self.json, warning) {
+            (true, true) => eprintln!("{}", serde_json::json!({"warning": {"message": text}})),
+            (true, false) => eprintln!("{}", serde_json::json!({"note": {"message": text}})),
+            (false, true) => eprintln!("snapferry: warning: {text}"),
+            (false, false) => eprintln!("snapferry: {text}"),
         }
     }
-    let level = match (verbose, quiet) {
-        (0, true) => tracing::Level::ERROR,
-        (0, false) => tracing::Level::WARN,
-        (1, _) => tracing::Level::INFO,
-        (2, _) => tracing::Level::DEBUG,
-        _ => tracing::Level::TRACE,
-    };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .with_level(verbose > 1)
-        .with_timer(Silent)
-        .init();
+}
+
+/// The text of an event, and after it what else it carries.
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let written = match field.name() {
+            "message" => write!(self.0, "{value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+        // A String takes everything.
+        let _ = written;
+    }
 }
 
 /// A signal may come at any instant: the manifest is the only commit, so there is nothing to undo. Children are
@@ -64,6 +113,7 @@ fn stop_on_signals(json: bool) {
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
+        STOPPING.store(true, Ordering::SeqCst);
         children::end_all();
         if std::io::stderr().is_terminal() {
             // The progress bar's line.

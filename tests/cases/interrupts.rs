@@ -56,7 +56,6 @@ fn goes_on(machine: &Machine, before: &BTreeMap<String, (u64, i64)>, stream: &Pa
 }
 
 #[test]
-#[ignore = "main.rs: the end of a child that the signal ended is told as an error too, and may decide the exit code"]
 fn a_signal_ends_the_children_and_the_same_command_goes_on() {
     let sshd = Sshd::start(Account::Ordinary);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {

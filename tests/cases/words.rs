@@ -127,7 +127,6 @@ fn errors_are_json_too() {
 }
 
 #[test]
-#[ignore = "main.rs: clap's own text is printed, whatever was asked for"]
 fn wrong_usage_is_json_too() {
     let machine = Machine::ready();
     for line in ["--json frobnicate", "restore offsite x --json", "backup offsite --stdin --json", "--json --no-such"] {
@@ -139,7 +138,6 @@ fn wrong_usage_is_json_too() {
 }
 
 #[test]
-#[ignore = "main.rs: what is logged is never JSON"]
 fn words_of_zfs_are_json_too() {
     let machine = Machine::with_snapshots();
     machine.pool.fault(Fault::new("send", What::Noise { at: 0, bytes: 100 }).skip(1));
