@@ -24,8 +24,11 @@ fn extend<'c>(
     trail: &mut Vec<&'c Backup>,
     dead: &mut HashSet<&'c BackupId>,
 ) -> Result<(), Guid> {
-    let Some(base) = trail.last().and_then(|backup| backup.manifest.base_guid()) else { return Ok(()) };
-    let is_base = |backup: &&&Backup| backup.manifest.guid() == Some(base) && can_start(backup);
+    let Some((last, base)) = trail.last().and_then(|backup| Some((*backup, backup.manifest.base_guid()?))) else {
+        return Ok(());
+    };
+    let is_base =
+        |backup: &&&Backup| backup.manifest.guid() == Some(base) && can_start(backup) && is_raw(backup) == is_raw(last);
     let depth = trail.len();
     for candidate in catalogue.backups.iter().rev().filter(|backup| is_base(&backup)) {
         // GUIDs are the writer's word: a circle would never end.
@@ -46,6 +49,18 @@ fn extend<'c>(
 /// A stream made by `zfs send -t` goes on with a receive that was interrupted elsewhere; no chain stands on it.
 fn can_start(backup: &Backup) -> bool {
     !backup.manifest.zfs_stream.as_ref().is_some_and(|stream| stream.resuming)
+}
+
+/// Whether ZFS's own encryption is still on the stream. `zfs receive` puts no raw increment on a decrypted snapshot of
+/// the same GUID, nor the other way round.
+fn is_raw(backup: &Backup) -> bool {
+    // DMU_BACKUP_FEATURE_RAW, a feature bit of BEGIN records.
+    const RAW: u64 = 1 << 24;
+    match (&backup.manifest.source, &backup.manifest.zfs_stream) {
+        (Source::Zfs(zfs), _) => zfs.raw,
+        (_, Some(stream)) => stream.substreams.iter().any(|substream| substream.features.0 & RAW != 0),
+        (_, None) => false,
+    }
 }
 
 /// The backup that a person means by an id, `dataset@snapshot`, `dataset` or a stream's name: the newest where
@@ -76,6 +91,10 @@ pub fn find<'c>(catalogue: &'c Catalogue, wanted: &str) -> Result<&'c Backup> {
 
 /// All backups that a person may mean, oldest first.
 pub fn matching<'c>(catalogue: &'c Catalogue, wanted: &str) -> Vec<&'c Backup> {
+    // An id is final, whatever else may be called so.
+    if let Some(backup) = catalogue.backups.iter().find(|backup| backup.manifest.id.as_str() == wanted) {
+        return vec![backup];
+    }
     let mut matching: Vec<&Backup> = catalogue.backups.iter().filter(|backup| is_meant(backup, wanted)).collect();
     // Of one writer's snapshots the transaction group tells which is newest, however they were backed up, and of
     // its backups the sequence; between writers only the time of the backup does.
@@ -94,9 +113,8 @@ fn createtxg(backup: &Backup) -> u64 {
 
 fn is_meant(backup: &Backup, wanted: &str) -> bool {
     let manifest = &backup.manifest;
-    let named = match &manifest.source {
+    match &manifest.source {
         Source::Zfs(zfs) => zfs.dataset == wanted || manifest.title() == wanted,
         Source::Stream { name, .. } => name == wanted,
-    };
-    named || manifest.id.as_str() == wanted
+    }
 }

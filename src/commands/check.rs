@@ -18,6 +18,7 @@ use crate::error::{Exit, Problem};
 use crate::format::manifest::Manifest;
 use crate::format::names::{self, BackupId};
 use crate::pipeline::codec::Codec;
+use crate::progress::counted;
 use crate::store::ObjectInfo;
 
 /// Something that is not as it should be.
@@ -207,9 +208,9 @@ impl Checked {
                 count => format!("{count} things are damaged or missing"),
             };
             print_line(&format!(
-                "checked {} backups, {} objects: {}",
-                catalogue.backups.len(),
-                self.objects,
+                "checked {}, {}: {}",
+                counted(catalogue.backups.len() as u64, "backup"),
+                counted(self.objects, "object"),
                 done.join("; ")
             ))?;
             print_line(&verdict)?;

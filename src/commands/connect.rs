@@ -50,7 +50,7 @@ pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
         connections: None,
     };
     if context.dry_run {
-        context.note(&format!("would write {}", path.display()));
+        context.say_plan(&format!("would write {}", path.display()))?;
         return Ok(Exit::Done);
     }
     profile.save(&context.places, &args.name)?;

@@ -22,6 +22,7 @@ use crate::format::{age_file, names};
 use crate::pipeline::codec::Codec;
 use crate::pipeline::seal::{Opener, Sealer};
 use crate::profile::{Profile, is_profile_name, write_private};
+use crate::progress::counted;
 use crate::store::location::Location;
 use crate::store::{Store, StoreErrorKind};
 
@@ -134,7 +135,10 @@ pub fn run(context: &Context, args: cli::Init) -> Result<Exit> {
     let keys = slot_keys(context, &args)?;
     let identities = secrets::identities(&args.identity)?;
     if context.dry_run {
-        context.note(&format!("would make a repository at {location}, opened by {} slots", keys.len()));
+        context.say_plan(&format!(
+            "would make a repository at {location}, opened by {}",
+            counted(keys.len() as u64, "slot")
+        ))?;
         return Ok(Exit::Done);
     }
     let store = open_store(context, &location, None, 1)?;
@@ -205,9 +209,12 @@ impl Files {
         };
         for path in [&context.places.profile(name), &files.writer_key, &files.sheet] {
             if path.exists() {
-                return Err(Problem::new(Exit::Failed, format!("{} exists already", path.display()))
-                    .hint("choose another name; nothing was changed")
-                    .into());
+                let hint = if context.places.profile(name).exists() {
+                    "choose another name; nothing was changed"
+                } else {
+                    "choose another name, or remove it if an interrupted init left it; nothing was changed"
+                };
+                return Err(Problem::new(Exit::Failed, format!("{} exists already", path.display())).hint(hint).into());
             }
         }
         Ok(files)

@@ -83,7 +83,7 @@ fn add(context: &Context, repository: &Repository, keys: &[SlotKey], open: &Open
     let content = SlotContent { repository: repository.uuid, signer, identity: unlocked.identity.clone() };
     for key in keys {
         if context.dry_run {
-            context.note(&format!("would add a slot for {}", key.shown()));
+            context.say_plan(&format!("would add a slot for {}", key.shown()))?;
             continue;
         }
         let (name, _) = add_slot(repository.store.as_ref(), &repository.location, &content, key, &[])?;
@@ -114,8 +114,7 @@ fn remove(context: &Context, repository: &Repository, slot: &str) -> Result<()> 
         .into());
     }
     if context.dry_run {
-        context.note(&format!("would remove {slot}"));
-        return Ok(());
+        return context.say_plan(&format!("would remove {slot}"));
     }
     repository.store.delete(&names::slot(slot)).map_err(|error| repository.store_problem(error))?;
     if context.json {
@@ -141,7 +140,7 @@ fn passwd(context: &Context, named: &str, new: &NewPassphrase, open: &OpenWith) 
     let unlocked = add(context, &repository, &[new], open)?;
     match unlocked.slot {
         Some(old) if unlocked.by_passphrase => remove(context, &repository, &old)?,
-        _ => context.note("no passphrase slot was used to open the repository, so none was removed"),
+        _ => context.warn("the old passphrase still opens the repository: it was not used, so its slot is not known; snapferry key remove takes it away"),
     }
     Ok(Exit::Done)
 }

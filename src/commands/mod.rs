@@ -82,6 +82,11 @@ impl Context {
         }
     }
 
+    /// What a dry run would do: the answer that was asked for.
+    pub fn say_plan(&self, text: &str) -> Result<()> {
+        if self.json { self.print_json(&serde_json::json!({"plan": text})) } else { print_line(text) }
+    }
+
     /// Something that must be known, whatever the options.
     pub fn warn(&self, text: &str) {
         let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

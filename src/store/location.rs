@@ -40,7 +40,9 @@ impl FromStr for Location {
     type Err = BadLocation;
 
     fn from_str(url: &str) -> Result<Self, BadLocation> {
-        let bad = |why| BadLocation { url: url.to_owned(), why };
+        // What stands before the @ may hold a password, which an error must not repeat.
+        let shown = url.rsplit_once('@').map_or_else(|| url.to_owned(), |(_, rest)| format!("…@{rest}"));
+        let bad = |why| BadLocation { url: shown.clone(), why };
         if url.is_empty() || url.chars().any(char::is_control) {
             return Err(bad("it is empty or has control characters"));
         }
@@ -91,6 +93,9 @@ fn ssh_url(rest: &str) -> Result<SftpLocation, &'static str> {
 fn login_parts(login: &str) -> Result<(Option<String>, String), &'static str> {
     let (user, host) = login.rsplit_once('@').map_or((None, login), |(user, host)| (Some(user.to_owned()), host));
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if user.as_deref().is_some_and(|user| user.contains(':')) {
+        return Err("a password does not belong in it: it would be kept in files and shown in errors");
+    }
     // ssh would take these for options.
     if host.is_empty()
         || host.starts_with('-')
@@ -159,6 +164,14 @@ mod tests {
             assert_eq!(parsed.to_string().parse::<Location>().unwrap(), location, "{url}");
         }
         assert!(matches!("relative".parse::<Location>().unwrap(), Location::Directory(path) if path.is_absolute()));
+    }
+
+    #[test]
+    fn passwords_are_refused_and_not_repeated() {
+        for url in ["ssh://me:secret@host/x", "me:secret@host:x"] {
+            let text = url.parse::<Location>().unwrap_err().to_string();
+            assert!(!text.contains("secret"), "{text}");
+        }
     }
 
     #[test]

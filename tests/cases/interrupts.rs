@@ -51,7 +51,7 @@ fn goes_on(machine: &Machine, before: &BTreeMap<String, (u64, i64)>, stream: &Pa
     assert_eq!(after.len(), fs::metadata(stream).unwrap().len().div_ceil(65_536) as usize);
     machine.run(&format!("restore offsite tank/data --to pool/back {}", machine.key())).silent();
     assert!(machine.pool.received("pool/back")[0].bytes() == fs::read(stream).unwrap());
-    machine.run(&format!("check offsite {}", machine.key())).done().says(&["checked 1 backups", "all good"]);
+    machine.run(&format!("check offsite {}", machine.key())).done().says(&["checked 1 backup,", "all good"]);
     assert!(machine.tree().keys().all(|name| !name.ends_with(".part")));
 }
 
