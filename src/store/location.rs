@@ -75,6 +75,8 @@ fn directory(path: &str) -> Result<Location, &'static str> {
 
 fn ssh_url(rest: &str) -> Result<SftpLocation, &'static str> {
     let (authority, path) = rest.split_once('/').ok_or("a path is missing: ssh://host/path")?;
+    // Before the port is looked for: a password would be taken for one.
+    login_parts(authority)?;
     let (login, port) = match authority.rsplit_once(':') {
         // An IPv6 address in brackets has colons of its own.
         Some((login, port)) if !port.ends_with(']') => {
@@ -168,7 +170,7 @@ mod tests {
 
     #[test]
     fn passwords_are_refused_and_not_repeated() {
-        for url in ["ssh://me:secret@host/x", "me:secret@host:x"] {
+        for url in ["ssh://me:secret@host/x", "ssh://me:secret@host:22/x"] {
             let text = url.parse::<Location>().unwrap_err().to_string();
             assert!(!text.contains("secret"), "{text}");
         }
