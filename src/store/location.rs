@@ -112,10 +112,10 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
-            // ssh://host/ is refused as a path that was forgotten.
-            Self::Sftp(SftpLocation { user, host, port: None, path }) if path == "/" => {
+            // ssh://host/ is refused as a path that was forgotten, and ssh://host/~/ is the login folder.
+            Self::Sftp(SftpLocation { user, host, port: None, path }) if path == "/" || path.starts_with("/~/") => {
                 let login = user.as_ref().map_or_else(String::new, |user| format!("{user}@"));
-                write!(f, "{login}{host}:/")
+                write!(f, "{login}{host}:{path}")
             }
             Self::Sftp(SftpLocation { user, host, port, path }) => {
                 f.write_str("ssh://")?;
@@ -160,6 +160,7 @@ mod tests {
             ("host:~", sftp(None, "host", None, ".")),
             ("host:~/archive", sftp(None, "host", None, "archive")),
             ("me@host:/", sftp(Some("me"), "host", None, "/")),
+            ("host:/~/x", sftp(None, "host", None, "/~/x")),
         ] {
             let parsed: Location = url.parse().unwrap();
             assert_eq!(parsed, location, "{url}");
