@@ -1,4 +1,5 @@
 //! What was typed. No other file knows clap, and nothing here decides anything.
+#![allow(rustdoc::broken_intra_doc_links, reason = "these comments are the help text, and [ ] in it means optional")]
 
 use std::path::PathBuf;
 

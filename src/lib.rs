@@ -2,7 +2,7 @@
 //! nothing to anybody else.
 //!
 //! The map: [`commands`] holds one verb a file and joins the islands [`zfs`], [`pipeline`] and [`store`], which
-//! never import one another; [`format`] is the bytes at rest and imports nothing of ours. `ARCHITECTURE.md` has
+//! never import one another; [`mod@format`] is the bytes at rest and imports nothing of ours. `ARCHITECTURE.md` has
 //! the rest.
 
 #![forbid(unsafe_code)]
