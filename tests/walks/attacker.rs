@@ -11,8 +11,10 @@ use snapferry::format::keys::{SlotContent, WriterKey, parse_recipient};
 use snapferry::format::manifest::{Manifest, Source};
 use snapferry::format::names::{self, BackupId};
 use snapferry::format::signature::SigningKey;
+use snapferry::pipeline::codec::Codec;
+use snapferry::pipeline::seal::Sealer;
 
-use crate::bench::{Bench, files_of, quick_folder};
+use crate::bench::{Bench, SEGMENT, files_of, quick_folder};
 use crate::machine::{Ended, Machine, backup_line};
 
 /// What is known of a repository after an attack.
@@ -331,6 +333,31 @@ fn a_foreign_manifest() {
     forged(&machine, &ids[2], |_| ());
     let what = "a manifest signed anew by somebody else";
     Seen::of(&machine, what).restore_fails(what).check_reports(what, &ids[2]).list_tells(what);
+}
+
+/// A segment of the right size, well formed and sealed to the right recipient, which anybody can make.
+#[test]
+fn a_forged_segment() {
+    let bench = Bench::new();
+    let machine = Machine::with_chain(&bench, quick_folder());
+    let recipient = parse_recipient(&writer_key(&machine).recipient).expect("a recipient");
+    let mut sealer = Sealer::new(Codec::default(), recipient, true).expect("a sealer");
+    let size_of = |name: &str| fs::metadata(machine.repo().join(name)).expect("an object").len();
+    let whole = |name: &str| name.ends_with("000000001.zst.age") && size_of(name) > SEGMENT as u64;
+    let object = of_kind(&machine, whole).remove(0);
+    let (path, size) = (machine.repo().join(&object), size_of(&object));
+    // Another part of the stream compresses as little; age files differ in length by chance.
+    let stream = bench.streams.iter().find(|stream| stream.len() > 4 * SEGMENT).expect("a long stream");
+    let mut forged = Vec::new();
+    let fits = (2 * SEGMENT..3 * SEGMENT).any(|from| {
+        sealer.seal(&stream[from..from + SEGMENT], &mut forged).expect("sealed");
+        forged.len() as u64 == size
+    });
+    assert!(fits, "no forgery of {size} bytes could be made");
+    fs::write(&path, &forged).expect("a forgery");
+    Seen::of(&machine, "forged").restore_fails("forged").check_reports("forged", &object);
+    let check = machine.run("check offsite --read-data");
+    assert_eq!(check.code, Some(3), "without a key: {}", check.stderr);
 }
 
 /// Slots that open with the person's own key, and hold something else; before the true one and behind it.
