@@ -13,12 +13,12 @@ use std::sync::LazyLock;
 use age::x25519;
 use libfuzzer_sys::fuzz_target;
 use snapferry::commands::journal::{Earlier, Journal, JournalKey};
+use snapferry::format::age_file;
 use snapferry::format::descriptor::Descriptor;
 use snapferry::format::keys::{SlotContent, WriterKey, parse_recipient};
 use snapferry::format::manifest::{Hash, Manifest, SegmentRow};
 use snapferry::format::names::{self, BackupId};
 use snapferry::format::signature::{Signer, SigningKey};
-use snapferry::format::age_file;
 use snapferry::pipeline::codec::Codec;
 use snapferry::store::location::Location;
 
