@@ -288,6 +288,9 @@ pub enum Key {
         /// A repository and a slot; without the first, SNAPFERRY_REPOSITORY
         #[arg(value_names = ["REPOSITORY", "SLOT"], num_args = 1..=2)]
         words: Vec<String>,
+        /// What opens another slot; needed where this machine did not make one that stays.
+        #[command(flatten)]
+        open: OpenWith,
     },
     /// Change the passphrase
     Passwd {

@@ -65,6 +65,8 @@ fn usage(error: &clap::Error) -> ! {
 fn log_to_stderr(verbose: u8, quiet: bool, json: bool) {
     let level = match (verbose, quiet) {
         (0, true) => LevelFilter::ERROR,
+        // A person at a terminal wants to know why nothing moves; cron wants silence when it went well in the end.
+        (0, false) if std::io::stderr().is_terminal() && !json => LevelFilter::INFO,
         (0, false) => LevelFilter::WARN,
         (1, _) => LevelFilter::INFO,
         (2, _) => LevelFilter::DEBUG,

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -179,9 +179,8 @@ pub fn make_private_dir(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(path).with_context(|| format!("cannot make the folder {}", path.display()))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
-        .with_context(|| format!("cannot set the mode of {}", path.display()))
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.with_context(|| format!("cannot make the folder {}", path.display()))
 }
 
 /// Writes a new file, mode 0600, on disk when this returns; never over an existing one.

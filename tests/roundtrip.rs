@@ -418,3 +418,19 @@ fn everything_works_with_flags_alone() {
     home.start(command).end().exit(0);
     assert_eq!(home.pool.received("pool/back").len(), 3);
 }
+
+/// A decrypted stream of the same snapshot, backed up later, is no base for a raw increment: zfs would refuse it.
+#[test]
+fn raw_increments_stand_on_raw_streams() {
+    let home = Machine::ready();
+    for (name, file) in [("raw", "enc_raw_full.zfs"), ("raw", "enc_raw_inc.zfs"), ("plain", "enc_decrypted_full.zfs")] {
+        home.run_with(&format!("backup offsite --stdin --name {name}"), &fs::read(real_stream(file)).unwrap()).silent();
+    }
+    let out = home.path("streams");
+    home.run(&format!("restore offsite raw --output-dir {} {}", out.display(), home.key())).done();
+    let mut files: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let got: Vec<_> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    let expected = ["enc_raw_full.zfs", "enc_raw_inc.zfs"].map(|file| fs::read(real_stream(file)).unwrap());
+    assert!(got == expected, "{files:?}");
+}

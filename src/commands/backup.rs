@@ -46,8 +46,9 @@ pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
     let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
     let damaged = Repository::warn_of_damaged(context, &catalogue);
     let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
+    let asked = Asked::resolve(&args, &repository)?;
     let Some(job) = source::plan(context, &args, snapshot.as_deref(), &catalogue)? else { return Ok(done) };
-    let settings = Settings::resolve(&args, &repository, &job)?;
+    let settings = asked.settings(&job);
     if context.dry_run {
         tell_plan(context, &job, &settings)?;
         return Ok(done);
@@ -77,22 +78,32 @@ struct Settings {
     verify: bool,
 }
 
-impl Settings {
-    fn resolve(args: &cli::Backup, repository: &Repository, job: &Job) -> Result<Self> {
+/// How segments shall be made, before anything is known of the stream.
+struct Asked {
+    codec: Codec,
+    segment_size: Option<u64>,
+    verify: bool,
+}
+
+impl Asked {
+    fn resolve(args: &cli::Backup, repository: &Repository) -> Result<Self> {
         let typed =
             args.compression.as_ref().or(repository.profile.as_ref().and_then(|profile| profile.compression.as_ref()));
         let codec = typed.map_or(Ok(Codec::default()), |text| text.parse());
         let codec = codec.map_err(|error| Problem::new(Exit::Usage, format!("--compression: {error}")))?;
-        let segment_size = match &args.segment_size {
-            None => segment_size_for(job.estimate.unwrap_or(0)),
-            Some(text) => {
-                let size = text.parse::<bytesize::ByteSize>().ok().map(|size| size.as_u64());
-                size.filter(|size| (MIN_SEGMENT_SIZE..=MAX_SEGMENT_SIZE).contains(size)).ok_or_else(|| {
-                    Problem::new(Exit::Usage, format!("--segment-size: {text:?} is no size from 4KiB to 1GiB"))
-                })?
-            }
+        let size_of = |text: &String| {
+            let size = text.parse::<bytesize::ByteSize>().ok().map(|size| size.as_u64());
+            size.filter(|size| (MIN_SEGMENT_SIZE..=MAX_SEGMENT_SIZE).contains(size)).ok_or_else(|| {
+                Problem::new(Exit::Usage, format!("--segment-size: {text:?} is no size from 4KiB to 1GiB"))
+            })
         };
+        let segment_size = args.segment_size.as_ref().map(size_of).transpose()?;
         Ok(Self { codec, segment_size, verify: !args.no_verify })
+    }
+
+    fn settings(self, job: &Job) -> Settings {
+        let segment_size = self.segment_size.unwrap_or_else(|| segment_size_for(job.estimate.unwrap_or(0)));
+        Settings { codec: self.codec, segment_size, verify: self.verify }
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use self::data::Sample;
 use super::catalogue::{Backup, Catalogue, Reader, reload};
 use super::list::any_reader;
+use super::made::Made;
 use super::repository::Repository;
 use super::unlock::{Unlocked, is_given, reader, unlock};
 use super::{Context, chain, default_repository, journal, print_line};
@@ -19,7 +20,6 @@ use crate::format::manifest::Manifest;
 use crate::format::names::{self, BackupId};
 use crate::pipeline::codec::Codec;
 use crate::progress::counted;
-use crate::store::ObjectInfo;
 
 /// Something that is not as it should be.
 pub struct Finding {
@@ -58,11 +58,21 @@ pub fn run(context: &Context, args: cli::Check) -> Result<Exit> {
         None => any_reader(context, &repository, &args.open)?,
     };
     let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
+    let mut made = Made::load(&repository.state)?;
+    let changed = made.compare(&repository)?;
     if args.accept && !context.dry_run {
         seen.accept(&catalogue)?;
+        made.accept(&changed)?;
     }
     let gone = if args.accept { 0 } else { missed };
     let mut check = Checked::new(&repository, &catalogue)?;
+    if !args.accept {
+        check.findings.extend(changed.into_iter().map(|(object, what)| Finding {
+            backup: None,
+            object: Some(object),
+            what,
+        }));
+    }
     check.histories(&catalogue);
     check.presence(&repository, &reader, &catalogue)?;
     // Opening without reading makes no sense: a key that is given asks for the third price.
@@ -95,20 +105,6 @@ struct Checked {
 impl Checked {
     fn new(repository: &Repository, catalogue: &Catalogue) -> Result<Self> {
         let listed = repository.store.list(names::SEGMENTS).map_err(|error| repository.store_problem(error))?;
-        let known: BTreeSet<&BackupId> = catalogue
-            .backups
-            .iter()
-            .map(|backup| &backup.manifest.id)
-            .chain(catalogue.damaged.iter().map(|damaged| &damaged.id))
-            .collect();
-        let mut leftovers: BTreeMap<BackupId, (u64, u64)> = BTreeMap::new();
-        for ObjectInfo { name, size } in &listed {
-            if let Some(owner) = names::parse_segment_owner(name).filter(|owner| !known.contains(owner)) {
-                let (count, bytes) = leftovers.entry(owner).or_default();
-                *count += 1;
-                *bytes += size;
-            }
-        }
         let damaged = catalogue
             .damaged
             .iter()
@@ -117,7 +113,7 @@ impl Checked {
             findings: damaged.collect(),
             unfinished: journal::claimed(&repository.state),
             sizes: listed.into_iter().map(|object| (object.name, object.size)).collect(),
-            leftovers,
+            leftovers: BTreeMap::new(),
             objects: 0,
             read: None,
             bytes_read: 0,
@@ -157,15 +153,16 @@ impl Checked {
                 Ok(codec) => codec,
                 Err(error) => {
                     self.findings.push(Finding::of_backup(&manifest.id, error.to_string()));
+                    self.sizes.retain(|name, _| names::parse_segment_owner(name).as_ref() != Some(&manifest.id));
                     continue;
                 }
             };
             for (number, row) in manifest.segments.iter().enumerate() {
                 let name = names::segment(&manifest.id, number as u64, codec.extension());
                 self.objects += 1;
-                match self.sizes.get(&name) {
+                match self.sizes.remove(&name) {
                     None => self.findings.push(Finding::of_object(&manifest.id, &name, "it is missing")),
-                    Some(size) if *size != row.stored_bytes() => {
+                    Some(size) if size != row.stored_bytes() => {
                         let what = format!("it has {size} bytes where {} were stored", row.stored_bytes());
                         self.findings.push(Finding::of_object(&manifest.id, &name, what));
                     }
@@ -173,7 +170,20 @@ impl Checked {
                 }
             }
         }
+        self.left_over(catalogue);
         Ok(())
+    }
+
+    /// What is there and belongs to no backup. What belongs to a manifest that can't be read is not known.
+    fn left_over(&mut self, catalogue: &Catalogue) {
+        let unknown: BTreeSet<&BackupId> = catalogue.damaged.iter().map(|damaged| &damaged.id).collect();
+        for (name, size) in &self.sizes {
+            if let Some(owner) = names::parse_segment_owner(name).filter(|owner| !unknown.contains(owner)) {
+                let (count, bytes) = self.leftovers.entry(owner).or_default();
+                *count += 1;
+                *bytes += size;
+            }
+        }
     }
 
     /// Every damaged thing on a line of its own, then what was done.
@@ -197,7 +207,7 @@ impl Checked {
             let why = if self.unfinished.contains(id) {
                 "an unfinished backup of this machine, which the same command goes on with"
             } else {
-                "left over from a backup that was not finished; they do no harm"
+                "of no backup, such as one that was not finished; they do no harm"
             };
             context.note(&format!("{objects} segments of {id}: {why}"));
         }

@@ -10,6 +10,7 @@ use serde_json::json;
 use uuid::Uuid;
 use zeroize::Zeroizing;
 
+use super::made::Made;
 use super::repository::{open_store, store_problem};
 use super::rescue::{RecoverySheet, rescue_text};
 use super::secrets::{self, NamedRecipient, PassphraseSource};
@@ -18,6 +19,7 @@ use crate::cli;
 use crate::error::{Exit, Problem};
 use crate::format::descriptor::Descriptor;
 use crate::format::keys::{MAX_SLOT, SlotContent, WriterKey};
+use crate::format::manifest::Hash;
 use crate::format::{age_file, names};
 use crate::pipeline::codec::Codec;
 use crate::pipeline::seal::{Opener, Sealer};
@@ -56,15 +58,27 @@ impl SlotKey {
     }
 }
 
+/// A slot that was just stored.
+pub struct NewSlot {
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub sealed: Vec<u8>,
+    /// Its own key opened it here.
+    pub opened: bool,
+    /// For whom it is.
+    pub whose: String,
+}
+
 /// Makes a new slot, proves what can be proved, stores it and reads it back: a passphrase opens it; for a
-/// recipient one of `identities`, if any is given. Returns its name and whether it was opened.
+/// recipient one of `identities`, if any is given.
 pub fn add_slot(
     store: &dyn Store,
     location: &Location,
     content: &SlotContent,
     key: &SlotKey,
     identities: &[Box<dyn Identity>],
-) -> Result<(String, bool)> {
+) -> Result<NewSlot> {
     let mut random = [0u8; 4];
     getrandom::fill(&mut random).context("no randomness")?;
     let name = format!("{}-{:08x}", key.kind(), u32::from_be_bytes(random));
@@ -83,7 +97,7 @@ pub fn add_slot(
     })?;
     let opened = prove_slot(&sealed, &text, key, identities)?;
     put_proved(store, location, &names::slot(&name), &sealed)?;
-    Ok((name, opened))
+    Ok(NewSlot { name, sealed, opened, whose: key.shown() })
 }
 
 /// Stores a new small object and reads it back. One that is not there as it should be is taken away again.
@@ -168,16 +182,22 @@ pub fn run(context: &Context, args: cli::Init) -> Result<Exit> {
         connections: None,
     };
     profile.save(&context.places, &args.name)?;
-    let shown: Vec<(String, String)> = slots.iter().map(|(name, _, who)| (name.clone(), who.clone())).collect();
+    let shown: Vec<(&str, &str)> = slots.iter().map(|slot| (slot.name.as_str(), slot.whose.as_str())).collect();
+    let rescue = rescue_text(&descriptor);
     let sheet = RecoverySheet {
         name: &args.name,
         url: &profile.url,
         descriptor: &descriptor,
         signer: &profile.signer,
         slots: &shown,
+        rescue_blake3: Hash::of(rescue.as_bytes()),
     };
     write_private(&files.sheet, sheet.text().as_bytes())?;
-    super::key::remember_slots(&context.places.state_of(&descriptor.repository), &shown)?;
+    let mut made = Made::load(&context.places.state_of(&descriptor.repository))?;
+    made.add(names::RESCUE.to_owned(), rescue.as_bytes(), None)?;
+    for slot in &slots {
+        made.add(names::slot(&slot.name), &slot.sealed, Some(slot.whose.clone()))?;
+    }
     tell(context, &args.name, &profile, &files, &slots)?;
     Ok(Exit::Done)
 }
@@ -271,8 +291,6 @@ fn prove_sealing(content: &SlotContent) -> Result<()> {
     Ok(())
 }
 
-type MadeSlot = (String, bool, String);
-
 /// The descriptor comes last but for the slots' sake it is what makes the repository; slots before it are harmless.
 fn make(
     store: &dyn Store,
@@ -281,15 +299,14 @@ fn make(
     content: &SlotContent,
     keys: &[SlotKey],
     identities: &[Box<dyn Identity>],
-) -> Result<Vec<MadeSlot>> {
+) -> Result<Vec<NewSlot>> {
     let mut slots = Vec::new();
     let result = keys.iter().try_for_each(|key| {
-        let (name, opened) = add_slot(store, location, content, key, identities)?;
-        slots.push((name, opened, key.shown()));
+        slots.push(add_slot(store, location, content, key, identities)?);
         anyhow::Ok(())
     });
     let result = result.and_then(|()| {
-        if !identities.is_empty() && !slots.iter().any(|(name, opened, _)| *opened && !name.starts_with("passphrase")) {
+        if !identities.is_empty() && !slots.iter().any(|slot| slot.opened && !slot.name.starts_with("passphrase")) {
             return Err(Problem::new(Exit::NoKey, "the given identity opens none of the new slots")
                 .hint("it does not belong to any of the recipients; no repository was made")
                 .into());
@@ -303,19 +320,19 @@ fn make(
         put_proved(store, location, names::DESCRIPTOR, &descriptor.to_bytes())
     });
     if let Err(error) = result {
-        for (name, ..) in &slots {
-            let _ = store.delete(&names::slot(name));
+        for slot in &slots {
+            let _ = store.delete(&names::slot(&slot.name));
         }
         return Err(error);
     }
     Ok(slots)
 }
 
-fn tell(context: &Context, name: &str, profile: &Profile, files: &Files, slots: &[MadeSlot]) -> Result<()> {
+fn tell(context: &Context, name: &str, profile: &Profile, files: &Files, slots: &[NewSlot]) -> Result<()> {
     let config = context.places.profile(name);
     if context.json {
         let slots: Vec<_> =
-            slots.iter().map(|(slot, opened, who)| json!({"name": slot, "for": who, "proved": opened})).collect();
+            slots.iter().map(|slot| json!({"name": slot.name, "for": slot.whose, "proved": slot.opened})).collect();
         return context.print_json(&json!({
             "repository": profile.repository, "url": profile.url, "recipient": profile.recipient, "signer": profile.signer,
             "profile": config, "writer_key": files.writer_key, "recovery_sheet": files.sheet, "slots": slots,
@@ -326,9 +343,9 @@ fn tell(context: &Context, name: &str, profile: &Profile, files: &Files, slots: 
     }
     print_line(&format!("made the repository {} at {}", profile.repository, profile.url))?;
     print_line("it is opened by:")?;
-    for (slot, opened, who) in slots {
-        let proof = if *opened { "proved: it opens" } else { "not proved here: give --identity to init to try it" };
-        print_line(&format!("  {slot:<22} {who}  ({proof})"))?;
+    for slot in slots {
+        let proof = if slot.opened { "proved: it opens" } else { "not proved here: give --identity to init to try it" };
+        print_line(&format!("  {:<22} {}  ({proof})", slot.name, slot.whose))?;
     }
     print_line(&format!("profile         {}", config.display()))?;
     print_line(&format!(

@@ -1,23 +1,19 @@
 //! `key`: who can open a repository. Each change writes or deletes one small slot; no backup is touched.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-
 use anyhow::Result;
 use serde_json::json;
 
-use super::init::{SlotKey, add_slot};
+use super::init::{NewSlot, SlotKey, add_slot};
 use super::lock::RunLock;
+use super::made::Made;
 use super::repository::Repository;
 use super::secrets::{self, PassphraseSource};
-use super::unlock::{Unlocked, slots, unlock};
+use super::unlock::{Unlocked, is_given, slots, unlock};
 use super::{Context, default_repository, print_line, repository_and_word};
 use crate::cli::{Key, NewPassphrase, OpenWith};
 use crate::error::{Exit, Problem};
 use crate::format::keys::SlotContent;
 use crate::format::names;
-use crate::profile::replace_private;
 
 /// Runs `key`.
 pub fn run(context: &Context, command: Key) -> Result<Exit> {
@@ -35,12 +31,12 @@ pub fn run(context: &Context, command: Key) -> Result<Exit> {
             }
             add(context, &repository, &added, &open).map(|_| Exit::Done)
         }
-        Key::Remove { words } => {
+        Key::Remove { words, open } => {
             let (named, slot) = repository_and_word(words, 2)?;
             let slot = slot.ok_or_else(|| {
                 Problem::new(Exit::Usage, "the slot's name is missing").hint("snapferry key list shows them")
             })?;
-            remove(context, &Repository::open(context, &named, None)?, &slot).map(|()| Exit::Done)
+            remove(context, &Repository::open(context, &named, None)?, &slot, &open).map(|()| Exit::Done)
         }
         Key::Passwd { repository, new, open } => passwd(context, &default_repository(repository)?, &new, &open),
     }
@@ -54,19 +50,19 @@ fn new_passphrase(context: &Context, new: &NewPassphrase) -> Result<Option<SlotK
 
 fn list(context: &Context, named: &str) -> Result<Exit> {
     let repository = Repository::open(context, named, None)?;
-    let known = remembered_slots(&repository.state);
+    let made = Made::load(&repository.state)?;
     let slots = slots(&repository)?;
     if context.json {
         let rows = slots.iter().map(|slot| {
             let kind = if slot.is_passphrase { "passphrase" } else { "recipient" };
-            json!({"name": slot.name, "kind": kind, "for": known.get(&slot.name)})
+            json!({"name": slot.name, "kind": kind, "for": made.whose(&slot.name)})
         });
         context.print_json(&json!({"repository": repository.uuid, "slots": rows.collect::<Vec<_>>()}))?;
         return Ok(Exit::Done);
     }
     for slot in &slots {
         let unknown = if slot.is_passphrase { "a passphrase" } else { "a recipient that this machine did not add" };
-        print_line(&format!("{:<22} {}", slot.name, known.get(&slot.name).map_or(unknown, String::as_str)))?;
+        print_line(&format!("{:<22} {}", slot.name, made.whose(&slot.name).unwrap_or(unknown)))?;
     }
     Ok(Exit::Done)
 }
@@ -86,8 +82,9 @@ fn add(context: &Context, repository: &Repository, keys: &[SlotKey], open: &Open
             context.say_plan(&format!("would add a slot for {}", key.shown()))?;
             continue;
         }
-        let (name, _) = add_slot(repository.store.as_ref(), &repository.location, &content, key, &[])?;
-        remember_slots(&repository.state, &[(name.clone(), key.shown())])?;
+        let NewSlot { name, sealed, whose, .. } =
+            add_slot(repository.store.as_ref(), &repository.location, &content, key, &[])?;
+        Made::load(&repository.state)?.add(names::slot(&name), &sealed, Some(whose))?;
         if context.json {
             context.print_json(&json!({"added": name, "for": key.shown()}))?;
         } else if !context.quiet {
@@ -97,7 +94,7 @@ fn add(context: &Context, repository: &Repository, keys: &[SlotKey], open: &Open
     Ok(unlocked)
 }
 
-fn remove(context: &Context, repository: &Repository, slot: &str) -> Result<()> {
+fn remove(context: &Context, repository: &Repository, slot: &str, open: &OpenWith) -> Result<()> {
     let _lock = RunLock::take_to_change(context, &repository.state)?;
     let slots = slots(repository)?;
     if !slots.iter().any(|known| known.name == slot) {
@@ -113,10 +110,16 @@ fn remove(context: &Context, repository: &Repository, slot: &str) -> Result<()> 
         .hint("add another one first: snapferry key add")
         .into());
     }
+    let mut made = Made::load(&repository.state)?;
+    // Anybody can put a slot there that opens to nothing: only one that is known to be right may be the one that stays.
+    if !slots.iter().any(|other| other.name != slot && made.is_slot(&other.name, &other.sealed)) {
+        prove_another(context, repository, slot, open)?;
+    }
     if context.dry_run {
         return context.say_plan(&format!("would remove {slot}"));
     }
     repository.store.delete(&names::slot(slot)).map_err(|error| repository.store_problem(error))?;
+    made.forget(&names::slot(slot))?;
     if context.json {
         context.print_json(&json!({"removed": slot}))?;
     } else if !context.quiet {
@@ -126,6 +129,17 @@ fn remove(context: &Context, repository: &Repository, slot: &str) -> Result<()> 
         )?;
     }
     Ok(())
+}
+
+/// Opens another slot than `slot` with what is given.
+fn prove_another(context: &Context, repository: &Repository, slot: &str, open: &OpenWith) -> Result<()> {
+    let opened = if is_given(open) { unlock(context, repository, open)?.slot } else { None };
+    if opened.is_some_and(|opened| opened != slot) {
+        return Ok(());
+    }
+    Err(Problem::new(Exit::Failed, format!("none of the slots beside {slot} is known here to open the repository"))
+        .hint("give what opens another one, such as --identity FILE, to prove that it stays open; nothing was changed")
+        .into())
 }
 
 fn passwd(context: &Context, named: &str, new: &NewPassphrase, open: &OpenWith) -> Result<Exit> {
@@ -139,20 +153,8 @@ fn passwd(context: &Context, named: &str, new: &NewPassphrase, open: &OpenWith) 
     };
     let unlocked = add(context, &repository, &[new], open)?;
     match unlocked.slot {
-        Some(old) if unlocked.by_passphrase => remove(context, &repository, &old)?,
+        Some(old) if unlocked.by_passphrase => remove(context, &repository, &old, &OpenWith::default())?,
         _ => context.warn("the old passphrase still opens the repository: it was not used, so its slot is not known; snapferry key remove takes it away"),
     }
     Ok(Exit::Done)
-}
-
-/// Who this machine made slots for. Recipients are public; a slot itself does not tell whose it is.
-fn remembered_slots(state: &Path) -> BTreeMap<String, String> {
-    fs::read(state.join("slots.json")).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
-}
-
-/// Remembers slots (name, for whom).
-pub fn remember_slots(state: &Path, added: &[(String, String)]) -> Result<()> {
-    let mut known = remembered_slots(state);
-    known.extend(added.iter().cloned());
-    replace_private(&state.join("slots.json"), &serde_json::to_vec_pretty(&known)?)
 }

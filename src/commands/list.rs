@@ -43,7 +43,7 @@ pub fn run(context: &Context, args: cli::List) -> Result<Exit> {
         print_table(&catalogue, &shown)?;
         Repository::warn_of_damaged(context, &catalogue);
     }
-    if let (Some(wanted), true) = (&wanted, shown.is_empty() && !context.json) {
+    if let (Some(wanted), true) = (&wanted, shown.is_empty()) {
         return Err(Problem::new(Exit::Missing, format!("no backup is called {wanted:?}")).into());
     }
     Ok(if catalogue.damaged.is_empty() && missed == 0 { Exit::Done } else { Exit::Partial })

@@ -13,6 +13,7 @@ pub mod journal;
 pub mod key;
 pub mod list;
 pub mod lock;
+pub mod made;
 pub mod repository;
 pub mod rescue;
 pub mod restore;

@@ -1,6 +1,7 @@
 //! The two texts that outlive this program: `RESCUE.txt` in the repository, and the recovery sheet.
 
 use crate::format::descriptor::Descriptor;
+use crate::format::manifest::Hash;
 
 /// `RESCUE.txt`: how to restore with `age`, `zstd`, `minisign` and a shell, with a script that does.
 pub fn rescue_text(descriptor: &Descriptor) -> String {
@@ -21,13 +22,15 @@ pub struct RecoverySheet<'a> {
     /// Whose signatures are trusted.
     pub signer: &'a str,
     /// Slots and who opens them.
-    pub slots: &'a [(String, String)],
+    pub slots: &'a [(&'a str, &'a str)],
+    /// Of `RESCUE.txt` as `init` wrote it; nothing signs it.
+    pub rescue_blake3: Hash,
 }
 
 impl RecoverySheet<'_> {
     /// The sheet; it holds no secret.
     pub fn text(&self) -> String {
-        let Self { name, url, descriptor, signer, slots } = self;
+        let Self { name, url, descriptor, signer, slots, rescue_blake3 } = self;
         let slots: String = slots.iter().map(|(slot, who)| format!("    {slot:<24} {who}\n")).collect();
         format!(
             "RECOVERY SHEET of the snapferry repository \"{name}\"\n\
@@ -44,10 +47,12 @@ impl RecoverySheet<'_> {
              snapferry list {name} --identity FILE\n    \
              snapferry restore {name} DATASET@SNAPSHOT --to pool/restored --identity FILE\n\
              (or --passphrase-file FILE in place of --identity FILE)\n\n\
-             Without snapferry: read RESCUE.txt in the repository.\n",
+             Without snapferry: read RESCUE.txt in the repository. Before you follow it, see that it is the one that was\n\
+             written there: b3sum RESCUE.txt must print\n    {rescue}\n",
             uuid = descriptor.repository,
             recipient = descriptor.recipient,
             created = descriptor.created,
+            rescue = rescue_blake3.0.to_hex(),
         )
     }
 }

@@ -208,7 +208,7 @@ fn what_does_not_exist_is_named() {
         machine.run(&line).fails(code, &[words]);
         assert_eq!((machine.tree(), machine.datasets()), before, "{line}");
     }
-    let json = machine.run("list offsite tank/none --json").done().json();
+    let json = machine.run("list offsite tank/none --json").exit(4).json();
     assert_eq!(json["backups"], json!([]), "an empty list is an answer");
 }
 

