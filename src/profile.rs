@@ -207,6 +207,8 @@ pub fn replace_private(path: &Path, bytes: &[u8]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn places() -> (tempfile::TempDir, Places) {
