@@ -58,6 +58,18 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
+/// Nobody reads what the program prints any more. It ends without a word then, as other programs in a pipe do.
+#[derive(Debug)]
+pub struct ReaderGone;
+
+impl fmt::Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads standard output any more")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
 /// Exit code and hint of the outermost [`Problem`] in the chain.
 fn problem(error: &anyhow::Error) -> Option<&Problem> {
     error.chain().find_map(|cause| cause.downcast_ref())

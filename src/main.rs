@@ -11,10 +11,10 @@ use std::thread;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use snapferry::cli::Cli;
-use snapferry::error::{Exit, Problem};
+use snapferry::error::{Exit, Problem, ReaderGone};
 use snapferry::{children, commands, error};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -38,6 +38,11 @@ fn main() -> ExitCode {
     children::end_all();
     let exit = match result {
         Ok(exit) => exit,
+        Err(error) if error.is::<ReaderGone>() => {
+            // Ends the process by that signal.
+            let _ = signal_hook::low_level::emulate_default_handler(SIGPIPE);
+            Exit::Failed
+        }
         Err(error) => {
             error::report(&error, json);
             error::exit_of(&error)

@@ -55,6 +55,16 @@ impl Places {
         self.config.join(format!("{name}.toml"))
     }
 
+    /// The file of a writer key.
+    pub fn writer_key(&self, name: &str) -> PathBuf {
+        self.config.join(format!("{name}.writer-key"))
+    }
+
+    /// The file of a recovery sheet.
+    pub fn recovery_sheet(&self, name: &str) -> PathBuf {
+        self.config.join(format!("{name}.recovery.txt"))
+    }
+
     /// The folder of a repository's state.
     pub fn state_of(&self, repository: &Uuid) -> PathBuf {
         self.state.join(repository.to_string())

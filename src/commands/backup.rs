@@ -29,6 +29,7 @@ use crate::format::{FORMAT, age_file};
 use crate::pipeline::codec::Codec;
 use crate::pipeline::segment::segment_size_for;
 use crate::progress::{Counters, Reporter, Total, counted, duration};
+use crate::store::StoreErrorKind;
 
 /// The smallest segment that may be asked for (bytes).
 const MIN_SEGMENT_SIZE: u64 = 4096;
@@ -233,8 +234,24 @@ impl Run<'_> {
         repository.confirm()?;
         // A run that was killed just here leaves a signature without a manifest behind.
         transfer::put_anew(repository, &names::signature(id), &signature)?;
-        repository.store.put(&names::manifest(id), &sealed).map_err(|error| repository.store_problem(error))?;
+        self.put_manifest(&names::manifest(id), &sealed)?;
         Ok(SeenBackup { writer: manifest.writer, sequence: manifest.sequence, blake3: Hash::of(&sealed) })
+    }
+
+    /// A connection that broke at this very instant leaves open whether the backup exists; that is looked up.
+    fn put_manifest(&self, name: &str, sealed: &[u8]) -> Result<()> {
+        let Self { repository, .. } = self;
+        let Err(error) = repository.store.put(name, sealed) else { return Ok(()) };
+        if !error.is_transient() {
+            return Err(repository.store_problem(error));
+        }
+        match repository.store.get(name, sealed.len() as u64) {
+            Ok(there) if there == sealed => Ok(()),
+            Err(absent) if absent.kind == StoreErrorKind::NotFound => Err(repository.store_problem(error)),
+            _ => Err(Problem::new(Exit::Failed, format!("{}: {error}", repository.location))
+                .hint("its last object may have arrived all the same: snapferry list shows whether the backup exists")
+                .into()),
+        }
     }
 
     fn tell_result(&self, manifest: &Manifest, started: Instant) -> Result<()> {

@@ -1,5 +1,7 @@
 //! `connect`: a profile for a repository that exists, on a machine that restores from it.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Result;
 use serde_json::json;
 
@@ -9,7 +11,8 @@ use super::unlock::{reader, unlock};
 use super::{Context, print_line};
 use crate::cli;
 use crate::error::{Exit, Problem};
-use crate::profile::{Profile, is_profile_name};
+use crate::format::signature::Signer;
+use crate::profile::{Profile, is_profile_name, load_writer_key};
 
 /// Runs `connect`.
 pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
@@ -28,7 +31,7 @@ pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
     let repository = Repository::open(context, &args.url, None)?;
     let unlocked = unlock(context, &repository, &args.open)?;
     let reader = reader(context, &repository, &args.open, &unlocked)?;
-    let (catalogue, _, _) = repository.load_catalogue(context, &reader)?;
+    let (catalogue, _) = repository.load_catalogue_to_read(context, &reader)?;
     if catalogue.backups.is_empty() && catalogue.damaged.iter().any(|damaged| damaged.foreign) {
         return Err(Problem::new(
             Exit::NoKey,
@@ -38,12 +41,13 @@ pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
         .into());
     }
     Repository::warn_of_damaged(context, &catalogue);
+    let writer_key = own_writer_key(context, &args.name, &repository, &reader.signer)?;
     let profile = Profile {
         url: stable_url(&repository.location, &args.url),
         repository: repository.uuid,
         recipient: repository.recipient.to_string(),
         signer: reader.signer.to_string(),
-        writer_key: None,
+        writer_key: writer_key.as_deref().and_then(Path::file_name).map(PathBuf::from),
         identity: args.open.identity.first().and_then(|path| std::path::absolute(path).ok()),
         compression: None,
         ssh_command: context.ssh_command.clone(),
@@ -64,7 +68,27 @@ pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
             profile.url,
             catalogue.backups.len()
         ))?;
+        if let Some(path) = &writer_key {
+            print_line(&format!("writer key      {}  (this machine can back up there)", path.display()))?;
+        }
         print_line(&format!("next: snapferry list {}", args.name))?;
     }
     Ok(if catalogue.damaged.is_empty() { Exit::Done } else { Exit::Partial })
+}
+
+/// The writer key that an `init` which was killed before its profile left here, if it is this repository's.
+fn own_writer_key(context: &Context, name: &str, repository: &Repository, signer: &Signer) -> Result<Option<PathBuf>> {
+    let path = context.places.writer_key(name);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let key = load_writer_key(&path)?;
+    if key.repository == repository.uuid
+        && key.recipient == repository.descriptor.recipient
+        && key.signing.signer()? == *signer
+    {
+        return Ok(Some(path));
+    }
+    context.warn(&format!("{} is the writer key of another repository, and is left alone", path.display()));
+    Ok(None)
 }

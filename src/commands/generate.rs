@@ -1,10 +1,11 @@
 //! `completions` and `man`: made from the command line's own description.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use anyhow::Result;
 use clap::CommandFactory;
 
+use super::print_text;
 use crate::cli::{Cli, Shell};
 use crate::error::Exit;
 
@@ -17,7 +18,7 @@ pub fn completions(shell: Shell) -> Result<Exit> {
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "snapferry", &mut script);
-    io::stdout().write_all(&script)?;
+    print_text(&String::from_utf8(script)?)?;
     Ok(Exit::Done)
 }
 
@@ -28,7 +29,7 @@ pub fn man() -> Result<Exit> {
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut page)?;
     render_verbs(&command, &mut page)?;
-    io::stdout().write_all(in_ascii(&String::from_utf8(page)?).as_bytes())?;
+    print_text(&in_ascii(&String::from_utf8(page)?))?;
     Ok(Exit::Done)
 }
 

@@ -190,7 +190,7 @@ pub fn run(context: &Context, args: cli::Init) -> Result<Exit> {
         descriptor: &descriptor,
         signer: &profile.signer,
         slots: &shown,
-        rescue_blake3: Hash::of(rescue.as_bytes()),
+        rescue_blake3: Some(Hash::of(rescue.as_bytes())),
     };
     write_private(&files.sheet, sheet.text().as_bytes())?;
     let mut made = Made::load(&context.places.state_of(&descriptor.repository))?;
@@ -222,17 +222,17 @@ struct Files {
 
 impl Files {
     fn new(context: &Context, name: &str) -> Result<Self> {
-        let config = &context.places.config;
-        let files = Self {
-            writer_key: config.join(format!("{name}.writer-key")),
-            sheet: config.join(format!("{name}.recovery.txt")),
-        };
-        for path in [&context.places.profile(name), &files.writer_key, &files.sheet] {
+        let places = &context.places;
+        let files = Self { writer_key: places.writer_key(name), sheet: places.recovery_sheet(name) };
+        for path in [&places.profile(name), &files.writer_key, &files.sheet] {
             if path.exists() {
-                let hint = if context.places.profile(name).exists() {
-                    "choose another name; nothing was changed"
+                let hint = if places.profile(name).exists() {
+                    "choose another name; nothing was changed".to_owned()
                 } else {
-                    "choose another name, or remove it if an interrupted init left it; nothing was changed"
+                    format!(
+                        "choose another name; or, if an interrupted init left it: snapferry connect {name} URL takes it up \
+                         where the repository was made, and where it was not, remove the file; nothing was changed"
+                    )
                 };
                 return Err(Problem::new(Exit::Failed, format!("{} exists already", path.display())).hint(hint).into());
             }

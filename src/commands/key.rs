@@ -7,13 +7,16 @@ use super::init::{NewSlot, SlotKey, add_slot};
 use super::lock::RunLock;
 use super::made::Made;
 use super::repository::Repository;
+use super::rescue::RecoverySheet;
 use super::secrets::{self, PassphraseSource};
-use super::unlock::{Unlocked, is_given, slots, unlock};
+use super::unlock::{Slot, Unlocked, is_given, slots, unlock};
 use super::{Context, default_repository, print_line, repository_and_word};
 use crate::cli::{Key, NewPassphrase, OpenWith};
 use crate::error::{Exit, Problem};
 use crate::format::keys::SlotContent;
 use crate::format::names;
+use crate::profile::replace_private;
+use crate::store::StoreErrorKind;
 
 /// Runs `key`.
 pub fn run(context: &Context, command: Key) -> Result<Exit> {
@@ -29,14 +32,19 @@ pub fn run(context: &Context, command: Key) -> Result<Exit> {
                     .hint("give --recipient age1… or --new-passphrase-file FILE")
                     .into());
             }
-            add(context, &repository, &added, &open).map(|_| Exit::Done)
+            add(context, &repository, &added, &open)?;
+            rewrite_sheet(context, &repository);
+            Ok(Exit::Done)
         }
         Key::Remove { words, open } => {
             let (named, slot) = repository_and_word(words, 2)?;
             let slot = slot.ok_or_else(|| {
                 Problem::new(Exit::Usage, "the slot's name is missing").hint("snapferry key list shows them")
             })?;
-            remove(context, &Repository::open(context, &named, None)?, &slot, &open).map(|()| Exit::Done)
+            let repository = Repository::open(context, &named, None)?;
+            remove(context, &repository, &slot, &open)?;
+            rewrite_sheet(context, &repository);
+            Ok(Exit::Done)
         }
         Key::Passwd { repository, new, open } => passwd(context, &default_repository(repository)?, &new, &open),
     }
@@ -61,10 +69,15 @@ fn list(context: &Context, named: &str) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     for slot in &slots {
-        let unknown = if slot.is_passphrase { "a passphrase" } else { "a recipient that this machine did not add" };
-        print_line(&format!("{:<22} {}", slot.name, made.whose(&slot.name).unwrap_or(unknown)))?;
+        print_line(&format!("{:<22} {}", slot.name, whose(&made, slot)))?;
     }
     Ok(Exit::Done)
+}
+
+/// For whom a slot is, in words.
+fn whose<'m>(made: &'m Made, slot: &Slot) -> &'m str {
+    let unknown = if slot.is_passphrase { "a passphrase" } else { "a recipient that this machine did not add" };
+    made.whose(&slot.name).unwrap_or(unknown)
 }
 
 /// Opens the repository with what is given and adds slots; returns how it was opened.
@@ -118,8 +131,15 @@ fn remove(context: &Context, repository: &Repository, slot: &str, open: &OpenWit
     if context.dry_run {
         return context.say_plan(&format!("would remove {slot}"));
     }
-    repository.store.delete(&names::slot(slot)).map_err(|error| repository.store_problem(error))?;
-    made.forget(&names::slot(slot))?;
+    let name = names::slot(slot);
+    if let Err(error) = repository.store.delete(&name) {
+        // A deletion that landed and was not acknowledged is what was asked for.
+        let gone = repository.store.size(&name).is_err_and(|size| size.kind == StoreErrorKind::NotFound);
+        if !gone {
+            return Err(repository.store_problem(error));
+        }
+    }
+    made.forget(&name)?;
     if context.json {
         context.print_json(&json!({"removed": slot}))?;
     } else if !context.quiet {
@@ -156,5 +176,32 @@ fn passwd(context: &Context, named: &str, new: &NewPassphrase, open: &OpenWith) 
         Some(old) if unlocked.by_passphrase => remove(context, &repository, &old, &OpenWith::default())?,
         _ => context.warn("the old passphrase still opens the repository: it was not used, so its slot is not known; snapferry key remove takes it away"),
     }
+    rewrite_sheet(context, &repository);
     Ok(Exit::Done)
+}
+
+/// The recovery sheet of this machine tells who opens the repository: after a change it must not tell of yesterday.
+fn rewrite_sheet(context: &Context, repository: &Repository) {
+    let path = context.places.recovery_sheet(&repository.named);
+    let Some(profile) = repository.profile.as_ref().filter(|_| path.exists() && !context.dry_run) else { return };
+    let written = slots(repository).and_then(|slots| {
+        let made = Made::load(&repository.state)?;
+        let rows: Vec<(&str, &str)> = slots.iter().map(|slot| (slot.name.as_str(), whose(&made, slot))).collect();
+        let sheet = RecoverySheet {
+            name: &repository.named,
+            url: &profile.url,
+            descriptor: &repository.descriptor,
+            signer: &profile.signer,
+            slots: &rows,
+            rescue_blake3: made.blake3_of(names::RESCUE),
+        };
+        replace_private(&path, sheet.text().as_bytes())
+    });
+    match written {
+        Ok(()) if context.json || context.quiet => {}
+        Ok(()) => context.note(&format!("{} was written anew: replace the copies that you keep", path.display())),
+        Err(error) => {
+            context.warn(&format!("the recovery sheet {} still tells of the keys before: {error:#}", path.display()))
+        }
+    }
 }

@@ -28,7 +28,7 @@ pub fn run(context: &Context, args: cli::List) -> Result<Exit> {
     let (named, wanted) = repository_and_word(args.words, 1)?;
     let repository = Repository::open(context, &named, args.writer_key.as_deref())?;
     let reader = any_reader(context, &repository, &args.open)?;
-    let (catalogue, _, missed) = repository.load_catalogue(context, &reader)?;
+    let (catalogue, missed) = repository.load_catalogue_to_read(context, &reader)?;
     let shown: Vec<&Backup> = match &wanted {
         Some(wanted) => {
             let mut matching = chain::matching(&catalogue, wanted);
@@ -46,10 +46,10 @@ pub fn run(context: &Context, args: cli::List) -> Result<Exit> {
     if let (Some(wanted), true) = (&wanted, shown.is_empty()) {
         return Err(Problem::new(Exit::Missing, format!("no backup is called {wanted:?}")).into());
     }
-    Ok(if catalogue.damaged.is_empty() && missed == 0 { Exit::Done } else { Exit::Partial })
+    Ok(if catalogue.damaged.is_empty() && missed == Some(0) { Exit::Done } else { Exit::Partial })
 }
 
-fn as_json(repository: &Repository, catalogue: &Catalogue, shown: &[&Backup], missed: usize) -> Value {
+fn as_json(repository: &Repository, catalogue: &Catalogue, shown: &[&Backup], missed: Option<usize>) -> Value {
     let damaged = catalogue.damaged.iter().map(|damaged| json!({"id": damaged.id, "reason": damaged.reason}));
     json!({
         "repository": repository.uuid,

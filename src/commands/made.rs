@@ -60,6 +60,11 @@ impl Made {
         self.objects.get(&names::slot(slot))?.whose.as_deref()
     }
 
+    /// Of an object as it was stored here.
+    pub fn blake3_of(&self, object: &str) -> Option<Hash> {
+        self.objects.get(object).map(|made| made.blake3)
+    }
+
     /// Whether `sealed` is what was stored here as that slot.
     pub fn is_slot(&self, slot: &str, sealed: &[u8]) -> bool {
         self.objects.get(&names::slot(slot)).is_some_and(|made| made.blake3 == Hash::of(sealed))

@@ -22,13 +22,13 @@ pub mod seen;
 pub mod unlock;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use anyhow::Result;
 
 use crate::cli::{Cli, Command, Global};
-use crate::error::{Exit, Problem};
+use crate::error::{Exit, Problem, ReaderGone};
 use crate::profile::Places;
 use crate::store::Store;
 use crate::zfs::command::{Zfs, ZfsError, ZfsErrorKind};
@@ -109,13 +109,19 @@ impl Context {
     }
 }
 
-/// Writes a line to standard output; a reader that went away is an error, not a panic.
+/// Writes a line to standard output.
 pub fn print_line(text: &str) -> Result<()> {
-    use std::io::Write;
+    print_text(&format!("{text}\n"))
+}
+
+/// Writes to standard output. A reader that went away, as `head` does, is [`ReaderGone`].
+pub fn print_text(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{text}")
-        .and_then(|()| stdout.flush())
-        .map_err(|error| anyhow::anyhow!("cannot write to standard output: {error}"))
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    written.map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => ReaderGone.into(),
+        _ => anyhow::anyhow!("cannot write to standard output: {error}"),
+    })
 }
 
 /// What a failed `zfs` command means to a person.

@@ -26,6 +26,8 @@ const DEFAULT_CONNECTIONS: usize = 4;
 pub struct Repository {
     /// Where objects live.
     pub store: Arc<dyn Store>,
+    /// What it says of itself, which agrees with what is trusted here.
+    pub descriptor: Descriptor,
     /// Where that is.
     pub location: Location,
     /// As the person named it.
@@ -67,6 +69,7 @@ impl Repository {
         Ok(Self {
             state: context.places.state_of(&descriptor.repository),
             uuid: descriptor.repository,
+            descriptor,
             named: named.to_owned(),
             signer: trusted.signer,
             location,
@@ -81,6 +84,17 @@ impl Repository {
     /// What a failed store operation means to a person.
     pub fn store_problem(&self, error: StoreError) -> anyhow::Error {
         store_problem(error, &self.location)
+    }
+
+    /// [`Self::load_catalogue`] for commands that only read: a memory that can't be read must not keep anybody from his
+    /// backups. `None`: whether any are missed can't be told, which was said.
+    pub fn load_catalogue_to_read(&self, context: &Context, reader: &Reader) -> Result<(Catalogue, Option<usize>)> {
+        if let Err(error) = Seen::load(&self.state) {
+            context.warn(&format!("{error:#}; whether backups were taken away since can't be told"));
+            return Ok((Catalogue::load(self, reader, Rows::Drop)?, None));
+        }
+        let (catalogue, _, missed) = self.load_catalogue(context, reader)?;
+        Ok((catalogue, Some(missed)))
     }
 
     /// What this machine's writer key reads manifests with.
@@ -209,7 +223,7 @@ pub fn store_problem(error: StoreError, location: &Location) -> anyhow::Error {
         StoreErrorKind::Denied => "look at the account, its key and the permissions at the far end",
         StoreErrorKind::Full => "there is no space or quota left at the far end",
         StoreErrorKind::Transient => {
-            "the connection failed again and again; run the same command later, it goes on where it was"
+            "the connection failed again and again; run the same command later (a backup goes on where it was)"
         }
         _ => return Problem::new(Exit::Failed, format!("{location}: {error}")).into(),
     };

@@ -23,14 +23,21 @@ pub struct RecoverySheet<'a> {
     pub signer: &'a str,
     /// Slots and who opens them.
     pub slots: &'a [(&'a str, &'a str)],
-    /// Of `RESCUE.txt` as `init` wrote it; nothing signs it.
-    pub rescue_blake3: Hash,
+    /// Of `RESCUE.txt` as `init` wrote it; nothing signs it. `None` where that is not known any more.
+    pub rescue_blake3: Option<Hash>,
 }
 
 impl RecoverySheet<'_> {
     /// The sheet; it holds no secret.
     pub fn text(&self) -> String {
         let Self { name, url, descriptor, signer, slots, rescue_blake3 } = self;
+        let rescue = rescue_blake3.as_ref().map_or_else(String::new, |rescue| {
+            format!(
+                " Before you follow it, see that it is the one that was\n\
+                 written there: b3sum RESCUE.txt must print\n    {}",
+                rescue.0.to_hex()
+            )
+        });
         let slots: String = slots.iter().map(|(slot, who)| format!("    {slot:<24} {who}\n")).collect();
         format!(
             "RECOVERY SHEET of the snapferry repository \"{name}\"\n\
@@ -47,12 +54,10 @@ impl RecoverySheet<'_> {
              snapferry list {name} --identity FILE\n    \
              snapferry restore {name} DATASET@SNAPSHOT --to pool/restored --identity FILE\n\
              (or --passphrase-file FILE in place of --identity FILE)\n\n\
-             Without snapferry: read RESCUE.txt in the repository. Before you follow it, see that it is the one that was\n\
-             written there: b3sum RESCUE.txt must print\n    {rescue}\n",
+             Without snapferry: read RESCUE.txt in the repository.{rescue}\n",
             uuid = descriptor.repository,
             recipient = descriptor.recipient,
             created = descriptor.created,
-            rescue = rescue_blake3.0.to_hex(),
         )
     }
 }

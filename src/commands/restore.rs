@@ -34,14 +34,14 @@ pub fn run(context: &Context, args: cli::Restore) -> Result<Exit> {
     // Before anything is fetched: a wrong key must not cost a night.
     let unlocked = unlock(context, &repository, &args.open)?;
     let reader = reader(context, &repository, &args.open, &unlocked)?;
-    let (catalogue, _, missed) = repository.load_catalogue(context, &reader)?;
+    let (catalogue, missed) = repository.load_catalogue_to_read(context, &reader)?;
     let damaged = Repository::warn_of_damaged(context, &catalogue);
     let backup = chain::find(&catalogue, &wanted)?;
     let streams = plan::streams(&repository, &reader, &catalogue, backup, &destination)?;
     let streams = destination.skip_present(context, streams, args.force)?;
     destination.refuse_existing(&streams, args.force)?;
     tell_plan(context, &destination, &streams)?;
-    let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
+    let done = if missed == Some(0) && damaged == 0 { Exit::Done } else { Exit::Partial };
     if context.dry_run {
         return Ok(done);
     }

@@ -1,10 +1,11 @@
 //! Passphrases and identities: from files, commands and prompts, never from an argument.
 
 use std::fs;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use age::cli_common::{StdinGuard, read_identities, read_recipients};
 use age::secrecy::SecretString;
@@ -109,15 +110,28 @@ fn from_command(command: &str) -> Result<Zeroizing<String>> {
 }
 
 fn from_prompt(what: &str, confirm: bool) -> Result<Zeroizing<String>> {
-    if !std::io::stdin().is_terminal() && !Path::new("/dev/tty").exists() {
+    if !has_terminal() {
         return Err(no_terminal(what));
     }
-    let ask = |prompt: String| rpassword::prompt_password(prompt).map(Zeroizing::new).map_err(|_| no_terminal(what));
+    let ask = |prompt: String| {
+        rpassword::prompt_password(prompt).map(Zeroizing::new).map_err(|error| {
+            // Ctrl-C there is a byte that rpassword turns into the signal, which ends the program with its own words.
+            if error.kind() == std::io::ErrorKind::Interrupted {
+                std::thread::sleep(Duration::from_secs(5));
+            }
+            no_terminal(what)
+        })
+    };
     let first = ask(format!("{what}: "))?;
     if confirm && *ask(format!("{what}, again: "))? != *first {
         return Err(Problem::new(Exit::Usage, "the two passphrases differ").into());
     }
     Ok(first)
+}
+
+/// Whether there is a terminal to ask at, wherever standard input comes from.
+pub fn has_terminal() -> bool {
+    fs::File::open("/dev/tty").is_ok()
 }
 
 fn no_terminal(what: &str) -> anyhow::Error {
@@ -139,6 +153,16 @@ pub fn identities(files: &[PathBuf]) -> Result<Vec<Box<dyn Identity>>> {
         Problem::new(Exit::NoKey, format!("the identity {what} can't be used: {}", words_of_age(&error.to_string())))
             .into()
     })
+}
+
+/// Whether an identity file is itself sealed with a passphrase: an SSH key, or an age file.
+pub fn has_own_passphrase(file: &Path) -> bool {
+    let mut bytes = Zeroizing::new(Vec::new());
+    if fs::File::open(file).and_then(|file| file.take(MAX_PASSPHRASE).read_to_end(&mut bytes)).is_err() {
+        return false;
+    }
+    matches!(age::ssh::Identity::from_buffer(bytes.as_slice(), None), Ok(age::ssh::Identity::Encrypted(_)))
+        || age::Decryptor::new_buffered(age::armor::ArmoredReader::new(bytes.as_slice())).is_ok()
 }
 
 /// Plain age identities in files, for a person who holds the repository identity itself.

@@ -1,6 +1,7 @@
 //! Gets the repository identity out of a slot.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use age::{Decryptor, Identity, scrypt, x25519};
 use anyhow::Result;
@@ -89,7 +90,7 @@ pub fn unlock(context: &Context, repository: &Repository, open: &OpenWith) -> Re
     let prompt = (asked && open.passphrase_file.is_none() && open.passphrase_command.is_none())
         .then_some(PassphraseSource::Prompt { what: "Passphrase", confirm: false });
     let source = secrets::source(open.passphrase_file.as_ref(), open.passphrase_command.as_ref(), prompt)?;
-    let Some(source) = source else { return Err(nothing_opens(repository, &slots, !files.is_empty())) };
+    let Some(source) = source else { return Err(nothing_opens(repository, &slots, &files, !files.is_empty())) };
     let mut identity = scrypt::Identity::new(secrets::passphrase(context, &source)?);
     identity.set_max_work_factor(MAX_SCRYPT_WORK_FACTOR);
     for slot in slots.iter().filter(|slot| slot.is_passphrase) {
@@ -97,7 +98,7 @@ pub fn unlock(context: &Context, repository: &Repository, open: &OpenWith) -> Re
             return Ok(unlocked);
         }
     }
-    Err(nothing_opens(repository, &slots, true))
+    Err(nothing_opens(repository, &slots, &files, true))
 }
 
 fn try_slot(
@@ -128,15 +129,22 @@ fn is_identity_of(content: &SlotContent, repository: &Repository) -> bool {
     content.identity.to_public().to_string() == repository.recipient.to_string()
 }
 
-fn nothing_opens(repository: &Repository, slots: &[Slot], something_given: bool) -> anyhow::Error {
+fn nothing_opens(repository: &Repository, slots: &[Slot], files: &[PathBuf], something_given: bool) -> anyhow::Error {
     let passphrases = slots.iter().filter(|slot| slot.is_passphrase).count();
     let kinds = format!("{passphrases} for a passphrase, {} for a recipient", slots.len() - passphrases);
     if something_given {
-        return Problem::new(
+        let problem = Problem::new(
             Exit::NoKey,
             format!("no key here opens the repository at {} (slots: {kinds})", repository.location),
-        )
-        .hint("it is another key or passphrase than those of this repository; nothing was fetched")
+        );
+        let shut = files.iter().find(|file| !secrets::has_terminal() && secrets::has_own_passphrase(file));
+        return match shut {
+            Some(file) => problem.hint(format!(
+                "{} has a passphrase of its own, which can only be typed at a terminal; there is none here",
+                file.display()
+            )),
+            None => problem.hint("it is another key or passphrase than those of this repository; nothing was fetched"),
+        }
         .into();
     }
     Problem::new(

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cap_std::ambient_authority;
@@ -21,6 +22,8 @@ const MAX_DEPTH: usize = 8;
 #[derive(Debug)]
 pub struct DirectoryStore {
     root: PathBuf,
+    /// Set once the root was seen or made: if it goes away then (a disk that was unmounted), it is not made again.
+    rooted: AtomicBool,
     /// Folders known to exist and to be on disk, so that not every object costs a round of `mkdir` and `fsync`.
     known: Mutex<HashSet<String>>,
     in_flight: InFlight,
@@ -29,7 +32,12 @@ pub struct DirectoryStore {
 impl DirectoryStore {
     /// The folder need not exist: the first `put` makes it. Nothing is touched here.
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), known: Mutex::default(), in_flight: InFlight::default() }
+        Self {
+            root: root.to_owned(),
+            rooted: AtomicBool::default(),
+            known: Mutex::default(),
+            in_flight: InFlight::default(),
+        }
     }
 
     fn open_root(&self) -> io::Result<Dir> {
@@ -51,7 +59,10 @@ impl DirectoryStore {
         if self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(folder) {
             return Ok(());
         }
-        std::fs::create_dir_all(&self.root)?;
+        if !self.rooted.load(Ordering::Relaxed) {
+            std::fs::create_dir_all(&self.root)?;
+            self.rooted.store(true, Ordering::Relaxed);
+        }
         let mut dir = self.open_root()?;
         for part in folder.split('/').filter(|part| !part.is_empty()) {
             match dir.create_dir(part) {
@@ -143,8 +154,9 @@ fn sync_dir(dir: &Dir) -> io::Result<()> {
 }
 
 fn list_below(dir: &Dir, prefix: &str, depth: usize, found: &mut Vec<ObjectInfo>) -> io::Result<()> {
+    // Whatever lies deeper is not this program's.
     if depth > MAX_DEPTH {
-        return Err(io::Error::other("folders are nested too deeply for a repository"));
+        return Ok(());
     }
     for entry in dir.entries()? {
         let entry = entry?;

@@ -276,6 +276,23 @@ fn a_repository_that_was_rolled_back_is_noticed() {
 }
 
 #[test]
+fn a_damaged_memory_keeps_nobody_from_his_backups() {
+    let machine = Machine::with_snapshots();
+    machine.run("backup offsite tank/data@one").silent();
+    let path = machine.state().join("seen.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, &text[..text.len() / 2]).unwrap();
+    let words = ["seen.json can't be read; if it is damaged, remove it", "can't be told"];
+    assert!(machine.run("list offsite --json").exit(3).json()["missed"].is_null());
+    machine.run(&format!("restore offsite tank/data --to pool/back {}", machine.key())).exit(3).warns(&words);
+    assert_eq!(machine.pool.received("pool/back").len(), 1);
+    // What would write it anew does not: that might hide what it knew.
+    machine.run("backup offsite tank/data@two").fails(1, &words[..1]);
+    fs::remove_file(&path).unwrap();
+    machine.run("backup offsite tank/data@two").silent();
+}
+
+#[test]
 fn a_broken_chain_is_told_and_its_parts_can_still_be_had() {
     let machine = Machine::with_snapshots();
     ["one", "two", "three"]

@@ -1,8 +1,10 @@
 //! Who can open a repository, who can't, and that secrets stay secret.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::support::cli::{Machine, PASSPHRASE, make_identity, recipient_of, tool, write_private};
+use crate::support::pool::standin;
 use crate::support::sshd::{Account, Sshd};
 
 #[test]
@@ -240,4 +242,69 @@ fn what_init_wrote_is_missed_and_its_change_is_told() {
     machine.run("check offsite").exit(3).warns(&["it is missing"]);
     machine.run("check offsite --accept").done();
     machine.run("check offsite").done();
+}
+
+#[test]
+fn the_recovery_sheet_tells_of_the_keys_of_today() {
+    let machine = Machine::ready();
+    let path = machine.config().join("offsite.recovery.txt");
+    let sheet = || fs::read_to_string(&path).unwrap();
+    let first = sheet();
+    let stranger = machine.path("stranger");
+    make_identity(&stranger);
+    let recipient = recipient_of(&stranger);
+    assert!(!first.contains(&recipient));
+    machine.run(&format!("-n key add offsite --recipient {recipient} {}", machine.key())).done();
+    assert_eq!(sheet(), first);
+    machine.run(&format!("key add offsite --recipient {recipient} {}", machine.key())).done();
+    assert!(sheet().contains(&recipient));
+    let slots = machine.run("key list offsite --json").done().json();
+    let slots = slots["slots"].as_array().unwrap().iter();
+    let added = slots.filter(|slot| slot["for"] == recipient.as_str()).map(|slot| slot["name"].as_str().unwrap());
+    machine.run(&format!("key remove offsite {}", added.last().unwrap())).done();
+    assert_eq!(sheet(), first);
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// From cron there is nobody to type it.
+#[test]
+fn a_key_with_a_passphrase_of_its_own_says_so() {
+    let machine = Machine::new();
+    let key = machine.path("ssh_key");
+    tool("ssh-keygen", &["-q", "-t", "ed25519", "-N", "secret", "-f", key.to_str().unwrap()]);
+    machine.run(&format!("init offsite {} -R {}.pub", machine.url, key.display())).done();
+    let command = machine.command(&format!("list offsite --identity {}", key.display()));
+    let mut without_terminal = std::process::Command::new("setsid");
+    without_terminal.arg("--wait").arg(command.get_program()).args(command.get_args());
+    let output = without_terminal.output().expect("setsid(1) of util-linux");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    let words = format!("{} has a passphrase of its own, which can only be typed at a terminal", key.display());
+    assert!(said.contains(&words), "{said}");
+}
+
+/// What keeps a key in hardware is an age plugin, a program of its own on the PATH.
+#[test]
+fn age_plugins_open_what_was_sealed_to_their_recipients() {
+    const NAME: &str = "age-plugin-standin";
+    let machine = Machine::new();
+    let (plugin, bin) = (standin(NAME), machine.pool.folder().join("bin"));
+    let [mine, other] = ["mine", "other"].map(|name| {
+        let identity = tool(plugin.to_str().unwrap(), &[]);
+        let recipient = identity.lines().find_map(|line| line.strip_prefix("# recipient: ")).unwrap().to_owned();
+        write_private(&machine.path(name), &identity);
+        (machine.path(name).display().to_string(), recipient)
+    });
+    let init = format!("init offsite {} --recipient {} --identity {}", machine.url, mine.1, mine.0);
+    machine.run(&init).fails(2, &["age-plugin-standin"]);
+    assert!(!machine.objects.exists());
+    symlink(&plugin, bin.join(NAME)).unwrap();
+    machine.run(&init).done().says(&["proved: it opens", &mine.1]);
+    machine.run_with("backup offsite --stdin --name x", b"text").silent();
+    let restore = "restore offsite x --output -";
+    assert_eq!(machine.run(&format!("{restore} --identity {}", mine.0)).done().stdout(), "text");
+    machine.run(&format!("{restore} --identity {}", other.0)).fails(5, &["no key here opens"]);
+    fs::remove_file(bin.join(NAME)).unwrap();
+    machine.run(&format!("{restore} --identity {}", mine.0)).fails(5, &["age-plugin-standin"]);
 }

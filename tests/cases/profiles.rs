@@ -142,3 +142,26 @@ fn where_profiles_are_kept() {
     }
     assert!(!machine.path("other").exists());
 }
+
+/// `init` that was killed between the repository and its profile.
+#[test]
+fn a_writer_key_that_an_init_left_is_taken_up() {
+    let (machine, other) = (Machine::with_snapshots(), Machine::ready());
+    let line = format!("connect offsite {} {} --signer {}", machine.url, machine.key(), machine.signer());
+    for file in ["offsite.toml", "offsite.recovery.txt"] {
+        fs::remove_file(machine.config().join(file)).unwrap();
+    }
+    machine.run(&format!("init offsite {} --passphrase-file {}", machine.url, machine.passphrase().display())).fails(
+        1,
+        &["offsite.writer-key exists already", "snapferry connect offsite URL takes it up", "nothing was changed"],
+    );
+    machine.run(&line).done().says(&["this machine can back up there"]);
+    machine.run("backup offsite tank/data@one").silent();
+    // Another repository's stays what it is.
+    fs::remove_file(machine.config().join("offsite.toml")).unwrap();
+    let theirs = fs::read(other.config().join("offsite.writer-key")).unwrap();
+    fs::write(machine.config().join("offsite.writer-key"), &theirs).unwrap();
+    machine.run(&line).exit(0).warns(&["is the writer key of another repository"]);
+    machine.run("backup offsite tank/data@two").fails(5, &["there is no writer key for offsite"]);
+    assert_eq!(fs::read(machine.config().join("offsite.writer-key")).unwrap(), theirs);
+}

@@ -136,7 +136,7 @@ fn places_that_are_no_places_and_hosts_that_do_not_answer() {
         machine.run(&format!("init offsite --recipient {recipient} -- '{url}'")).fails(code, &[words]);
     }
     let refused = format!("init offsite ssh://127.0.0.1/x --recipient {recipient} --ssh-command /no/such/ssh");
-    machine.run(&refused).fails(1, &["cannot start ssh"]);
+    machine.run(&refused).fails(1, &["cannot start \"/no/such/ssh\""]);
     machine
         .run(&format!("init offsite ssh://h/x --recipient {recipient} --ssh-command '\"ssh'"))
         .fails(2, &["--ssh-command"]);

@@ -1,7 +1,8 @@
 //! What is said and how: usage, silence, JSON, completions and the manual.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
@@ -184,6 +185,39 @@ fn a_person_at_a_terminal_is_told_more() {
     let (code, said) = at_terminal("restore offsite tank/data@one --output -");
     assert!(code == Some(2) && said.contains("a stream is not written to a terminal"), "{said}");
     assert_eq!(at_terminal("backup offsite tank/data@none").0, Some(4));
+}
+
+#[test]
+fn ctrl_c_at_the_passphrase_is_one_error() {
+    let machine = Machine::ready();
+    let command = machine.command("list offsite --passphrase");
+    let words = std::iter::once(command.get_program()).chain(command.get_args()).map(|word| word.to_str().unwrap());
+    let line = shlex::try_join(words).unwrap();
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut running = script.spawn().expect("script(1) of bsdutils");
+    let (mut input, mut output) = (running.stdin.take().unwrap(), running.stdout.take().unwrap());
+    let (mut said, mut byte) = (Vec::new(), [0u8; 1]);
+    while !said.ends_with(b"Passphrase: ") && output.read(&mut byte).unwrap() == 1 {
+        said.push(byte[0]);
+    }
+    input.write_all(b"\x03").unwrap();
+    output.read_to_end(&mut said).unwrap();
+    let said = String::from_utf8_lossy(&said);
+    assert_eq!(running.wait().unwrap().code(), Some(130), "{said}");
+    assert!(said.contains("stopped by SIGINT") && said.matches("error: ").count() == 1, "{said}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let machine = Machine::ready();
+    for line in ["man", "completions bash", "list offsite"] {
+        let mut command = machine.command(line);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.signal(), output.stderr), (Some(13), Vec::new()), "{line}");
+    }
 }
 
 #[test]

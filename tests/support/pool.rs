@@ -27,11 +27,16 @@ pub struct Pool {
     folder: PathBuf,
 }
 
-/// The program, built by `cargo test` among the examples.
+/// The program in the place of `zfs`.
 pub fn standin_zfs() -> PathBuf {
+    standin("standin_zfs")
+}
+
+/// A program of the tests, built by `cargo test` among the examples.
+pub fn standin(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     let profile = test.ancestors().nth(2).expect("target/<profile>/deps/<test>");
-    let program = profile.join("examples/standin_zfs");
+    let program = profile.join("examples").join(name);
     assert!(program.exists(), "{} is missing: build it with `cargo build --examples`", program.display());
     program
 }

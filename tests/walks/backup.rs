@@ -268,13 +268,11 @@ fn several_transfers_at_once() {
         for fault in [Fault::Refuse(Transient), Fault::FailAfter(Transient)] {
             let world = bench.world();
             let (faulty, result) = world.strike(fault, at, 1, &format!("--connections 4 {}", line("s1")));
-            assert_eq!(
-                result.is_err(),
-                !faulty.struck().is_empty(),
-                "{fault:?} at {at}, {:?}: {}",
-                faulty.struck(),
-                told(&result)
-            );
+            let struck = faulty.struck();
+            // A manifest that landed is looked up.
+            let landed = matches!(fault, Fault::FailAfter(_))
+                && struck.iter().all(|(_, name)| name.starts_with("manifests/") && name.ends_with(".age"));
+            assert_eq!(result.is_ok(), landed || struck.is_empty(), "{fault:?} at {at}, {struck:?}: {}", told(&result));
             world.must(&line("s1"));
             assert!(world.restored("tank/data@s1").expect("a restore") == bench.streams[0]);
             assert_eq!(world.strays(), Vec::<String>::new(), "{fault:?} at {at}: {:?}", faulty.struck());

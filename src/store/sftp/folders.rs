@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
@@ -30,11 +31,22 @@ pub fn parent(path: &str) -> &str {
     }
 }
 
-/// What is known to exist already, so that it is not asked for again with each object.
-#[derive(Debug, Default)]
-pub struct Folders(Mutex<HashSet<String>>);
+/// The repository's folders.
+#[derive(Debug)]
+pub struct Folders {
+    root: String,
+    /// Set once the root was seen or made: if it goes away then (a disk that was unmounted), it is not made again.
+    rooted: AtomicBool,
+    /// What is known to exist already, so that it is not asked for again with each object.
+    known: Mutex<HashSet<String>>,
+}
 
 impl Folders {
+    /// Those below `root`.
+    pub fn below(root: &str) -> Self {
+        Self { root: root.to_owned(), rooted: AtomicBool::default(), known: Mutex::default() }
+    }
+
     /// Makes `folder` and those above it where they are missing.
     pub async fn ensure(&self, sftp: &Sftp, folder: &str) -> Result<(), Fault> {
         if self.known().contains(folder) {
@@ -42,7 +54,15 @@ impl Folders {
         }
         let mut missing = Vec::new();
         let mut current = folder;
-        while !make(sftp, current).await.map_err(Refusal::into_fault)? {
+        loop {
+            if current == self.root && self.rooted.load(Ordering::Relaxed) {
+                let message = "the repository's folder is not there any more";
+                sftp.fs().metadata(current).await.map_err(|_| Fault::new(StoreErrorKind::NotFound, message))?;
+                break;
+            }
+            if make(sftp, current).await.map_err(Refusal::into_fault)? {
+                break;
+            }
             missing.push(current);
             current = parent(current);
         }
@@ -51,6 +71,7 @@ impl Folders {
                 return Err(Fault::new(StoreErrorKind::NotFound, "a folder disappeared as soon as it was made"));
             }
         }
+        self.rooted.store(true, Ordering::Relaxed);
         self.known().insert(folder.to_owned());
         Ok(())
     }
@@ -66,7 +87,7 @@ impl Folders {
     }
 
     fn known(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -135,7 +135,8 @@ impl SftpStore {
             root => root.to_owned(),
         };
         let slots = (0..options.connections.max(1)).map(|_| Slot::default()).collect();
-        Ok(Self { options, root, folders: Folders::default(), in_flight: InFlight::default(), slots, runtime })
+        let folders = Folders::below(&root);
+        Ok(Self { options, root, folders, in_flight: InFlight::default(), slots, runtime })
     }
 
     /// Ends every `ssh` process. Dropping the store does the same.

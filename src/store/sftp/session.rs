@@ -50,7 +50,8 @@ impl Session {
     }
 
     fn connect(runtime: &Runtime, options: &SftpOptions, with_cipher: bool) -> Result<Self, Fault> {
-        let broken = |e: std::io::Error| Fault::lost(StoreErrorKind::Broken, format!("cannot start ssh: {e}"));
+        let program = options.ssh_command.first().map_or("ssh", String::as_str);
+        let broken = |e: std::io::Error| Fault::lost(StoreErrorKind::Broken, format!("cannot start {program:?}: {e}"));
         let (mut process, stdin, stdout) = Ssh::spawn(options, with_cipher).map_err(broken)?;
         let link = Arc::new(LinkState::default());
         match runtime.block_on(greet(stdin, stdout, &link, options.connect_timeout + CONNECT_GRACE)) {

@@ -134,7 +134,10 @@ pub fn kind_of(words: &str) -> StoreErrorKind {
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "This account is currently not available",
     ];
-    const BROKEN: [&str; 7] = [
+    const BROKEN: [&str; 9] = [
+        // A name that does not exist; a resolver that does not answer says "Temporary failure in name resolution".
+        "Name or service not known",
+        "No address associated with hostname",
         "subsystem request failed",
         "Bad configuration option",
         "command-line: line",
@@ -186,7 +189,8 @@ mod tests {
             ("backup@host: Permission denied (publickey).", Kind::Denied),
             ("Host key verification failed.", Kind::Denied),
             ("ssh: connect to host h port 22: Connection refused", Kind::Transient),
-            ("ssh: Could not resolve hostname h: Name or service not known", Kind::Transient),
+            ("ssh: Could not resolve hostname h: Temporary failure in name resolution", Kind::Transient),
+            ("ssh: Could not resolve hostname h: Name or service not known", Kind::Broken),
             ("Timeout, server h not responding.", Kind::Transient),
             ("kex_exchange_identification: read: Connection reset by peer", Kind::Transient),
             ("subsystem request failed on channel 0", Kind::Broken),
