@@ -89,7 +89,9 @@ fn assert_no_parts(folder: &Path) {
 #[test]
 fn several_threads_share_the_sessions() {
     both(|sshd| {
-        let store = open(options(sshd, &sshd.data_path()));
+        let mut options = options(sshd, &sshd.data_path());
+        options.patience = Duration::ZERO;
+        let (store, before) = (open(options), sshd.sessions());
         let bytes = pattern(20 << 20);
         thread::scope(|scope| {
             for worker in 0..4 {
@@ -106,7 +108,24 @@ fn several_threads_share_the_sessions() {
         });
         assert_eq!(store.list("segments").unwrap().len(), 12);
         assert_no_parts(&sshd.data());
+        assert_eq!(sshd.sessions() - before, 2, "as many as were allowed");
     });
+}
+
+/// A login costs more than a small job.
+#[test]
+fn one_session_is_enough_for_little_work() {
+    let Some(sshd) = Sshd::start(Account::Ordinary) else { return };
+    let mut options = options(&sshd, &sshd.data_path());
+    options.patience = Duration::from_secs(60);
+    let (store, before) = (open(options), sshd.sessions());
+    thread::scope(|scope| {
+        for n in 0..4 {
+            let store = &store;
+            scope.spawn(move || store.put(&format!("{n}"), b"x").unwrap());
+        }
+    });
+    assert_eq!(sshd.sessions() - before, 1);
 }
 
 #[test]

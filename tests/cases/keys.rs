@@ -260,8 +260,8 @@ fn the_recovery_sheet_tells_of_the_keys_of_today() {
     assert!(sheet().contains(&recipient));
     let slots = machine.run("key list offsite --json").done().json();
     let slots = slots["slots"].as_array().unwrap().iter();
-    let added = slots.filter(|slot| slot["for"] == recipient.as_str()).map(|slot| slot["name"].as_str().unwrap());
-    machine.run(&format!("key remove offsite {}", added.last().unwrap())).done();
+    let mut added = slots.filter(|slot| slot["for"] == recipient.as_str()).map(|slot| slot["name"].as_str().unwrap());
+    machine.run(&format!("key remove offsite {}", added.next_back().unwrap())).done();
     assert_eq!(sheet(), first);
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

@@ -153,6 +153,11 @@ impl Sshd {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// Logins so far.
+    pub fn sessions(&self) -> usize {
+        self.log().matches("Accepted publickey").count()
+    }
+
     /// Ends the server and every session.
     pub fn stop(&self) {
         let Some(mut server) = self.server.lock().unwrap().take() else { return };

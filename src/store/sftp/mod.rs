@@ -8,7 +8,9 @@
 //!
 //! A session is one `ssh` process and one connection. OpenSSH lets one session carry 2 MiB per round trip, so
 //! there are several, and each carries several operations at once: while one waits for its answer, another's
-//! bytes move. Callers that want the most run two operations for each connection.
+//! bytes move. Callers that want the most run two operations for each connection. A login costs a third of a second
+//! and the work of two processors, so sessions after the first are opened beside the work, and only when there is
+//! much of it.
 
 mod fault;
 mod folders;
@@ -20,9 +22,10 @@ mod session;
 mod ssh;
 mod text;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -42,7 +45,8 @@ pub struct SftpOptions {
     pub port: Option<u16>,
     /// The repository's folder: absolute, or relative to the folder that a login starts in.
     pub path: String,
-    /// The most sessions that are open at once. They are opened when needed.
+    /// The most sessions that are open at once. One is opened when needed, each further one when those that are open
+    /// were busy for [`Self::patience`].
     pub connections: usize,
     /// The program and the arguments that come before ours.
     pub ssh_command: Vec<String>,
@@ -52,6 +56,8 @@ pub struct SftpOptions {
     pub stall_timeout: Duration,
     /// How long connecting may take, login and all.
     pub connect_timeout: Duration,
+    /// How long all open sessions have to be in use before there is one more.
+    pub patience: Duration,
 }
 
 impl SftpOptions {
@@ -67,6 +73,7 @@ impl SftpOptions {
             ssh_options: Vec::new(),
             stall_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(30),
+            patience: Duration::from_secs(1),
         }
     }
 
@@ -106,8 +113,9 @@ pub struct SftpStore {
     folders: Folders,
     in_flight: InFlight,
     // Before the runtime, because the end of a session needs it.
-    slots: Vec<Slot>,
-    runtime: Runtime,
+    slots: Vec<Arc<Slot>>,
+    growth: Mutex<Growth>,
+    runtime: Arc<Runtime>,
 }
 
 /// A place for a session, and how many operations are using it or waiting for it.
@@ -115,6 +123,17 @@ pub struct SftpStore {
 struct Slot {
     users: AtomicUsize,
     session: Mutex<Option<Arc<Session>>>,
+    /// Has had a session, so that operations may be given to it.
+    used: AtomicBool,
+}
+
+/// When the next session is opened.
+#[derive(Debug, Default)]
+struct Growth {
+    /// Since when no open session was without work.
+    busy_since: Option<Instant>,
+    /// The thread that opens one.
+    opening: Option<JoinHandle<()>>,
 }
 
 impl SftpStore {
@@ -134,9 +153,11 @@ impl SftpStore {
             "." => String::new(),
             root => root.to_owned(),
         };
-        let slots = (0..options.connections.max(1)).map(|_| Slot::default()).collect();
-        let folders = Folders::below(&root);
-        Ok(Self { options, root, folders, in_flight: InFlight::default(), slots, runtime })
+        let slots: Vec<_> = (0..options.connections.max(1)).map(|_| Arc::new(Slot::default())).collect();
+        slots[0].used.store(true, Ordering::Relaxed);
+        let (folders, growth) = (Folders::below(&root), Mutex::default());
+        let runtime = Arc::new(runtime);
+        Ok(Self { options, root, folders, in_flight: InFlight::default(), slots, growth, runtime })
     }
 
     /// Ends every `ssh` process. Dropping the store does the same.
@@ -157,8 +178,43 @@ impl SftpStore {
         work: impl AsyncFnOnce(&Session) -> Result<T, Fault>,
     ) -> Result<T, StoreError> {
         let slot = Reserved::least_busy(&self.slots);
-        let result = self.session(slot.0).and_then(|session| session.run(&self.runtime, work(&session)));
+        let result = self.session(slot.0).and_then(|session| {
+            self.grow();
+            session.run(&self.runtime, work(&session))
+        });
         result.map_err(|fault| fault.into_error(operation, name))
+    }
+
+    /// Opens one more session, beside the work, when those that are open have had no rest for a while.
+    fn grow(&self) {
+        let mut growth = self.growth.lock().unwrap_or_else(PoisonError::into_inner);
+        let (used, unused): (Vec<_>, Vec<_>) = self.slots.iter().partition(|slot| slot.used.load(Ordering::Relaxed));
+        // The one that asks is a user itself.
+        if used.iter().any(|slot| slot.users.load(Ordering::Relaxed) < 2) {
+            growth.busy_since = None;
+            return;
+        }
+        let since = *growth.busy_since.get_or_insert_with(Instant::now);
+        let opening = growth.opening.as_ref().is_some_and(|thread| !thread.is_finished());
+        let Some(slot) = unused.first().filter(|_| !opening && since.elapsed() >= self.options.patience) else {
+            return;
+        };
+        growth.busy_since = None;
+        let (slot, options, runtime) = (Arc::clone(slot), self.options.clone(), Arc::clone(&self.runtime));
+        let open = move || {
+            match Session::open(&runtime, &options) {
+                Ok(session) => {
+                    *slot.session.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(session));
+                    slot.used.store(true, Ordering::Relaxed);
+                }
+                // The work goes on without it.
+                Err(fault) => tracing::debug!("no further session: {}", fault.message),
+            }
+            // Where the store has gone meanwhile, this is the end of the session, which needs the runtime.
+            drop(slot);
+            drop(runtime);
+        };
+        growth.opening = thread::Builder::new().name("ssh login".into()).spawn(open).ok();
     }
 
     /// The slot's session, opened anew if there is none or the one before has died.
@@ -179,9 +235,9 @@ impl SftpStore {
 struct Reserved<'a>(&'a Slot);
 
 impl<'a> Reserved<'a> {
-    fn least_busy(slots: &'a [Slot]) -> Self {
-        let chosen = slots.iter().min_by_key(|slot| slot.users.load(Ordering::Relaxed));
-        let slot = chosen.unwrap_or(&slots[0]);
+    fn least_busy(slots: &'a [Arc<Slot>]) -> Self {
+        let used = slots.iter().filter(|slot| slot.used.load(Ordering::Relaxed));
+        let slot = used.min_by_key(|slot| slot.users.load(Ordering::Relaxed)).unwrap_or(&slots[0]);
         slot.users.fetch_add(1, Ordering::Relaxed);
         Self(slot)
     }
