@@ -81,6 +81,8 @@ pub enum Command {
     /// Show and change who can open a repository
     #[command(subcommand)]
     Key(Key),
+    /// Initialise volumes made from snapshots: read each block once, many at a time
+    Warm(Warm),
     /// Print shell completions
     Completions {
         /// The shell
@@ -317,4 +319,152 @@ pub struct NewPassphrase {
     /// Ask for the new passphrase
     #[arg(long)]
     pub new_passphrase: bool,
+}
+
+/// `warm`
+#[derive(Clone, Debug, Default, Args)]
+pub struct Warm {
+    /// Volume ids (vol-…), devices, partitions, LVM, md and dm devices, or mount points
+    #[arg(required = true, value_name = "DEVICE")]
+    pub targets: Vec<String>,
+    /// Say nothing but errors (as -q)
+    #[arg(short, long)]
+    pub silent: bool,
+    /// Tell beginning, progress, errors and end to syslog as well
+    #[arg(short = 'l', long)]
+    pub syslog: bool,
+    /// The socket of syslog
+    #[arg(long, hide = true, value_name = "SOCKET")]
+    pub syslog_socket: Option<PathBuf>,
+    /// A regular file is a volume itself, and does not stand for the device that it lies on
+    #[arg(long)]
+    pub image: bool,
+    /// What is read first and how much.
+    #[command(flatten)]
+    pub which: WhichBlocks,
+    /// How it is read.
+    #[command(flatten)]
+    pub how: HowToRead,
+    /// How it goes on after an interruption.
+    #[command(flatten)]
+    pub resume: WarmState,
+    /// Read nothing but samples (all: everything) again, and judge by latency how much is still cold
+    #[arg(long, value_name = "COUNT|all", num_args = 0..=1, require_equals = true, default_missing_value = "1000")]
+    pub verify: Option<String>,
+    /// Another /sys
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub sysfs: Option<PathBuf>,
+}
+
+/// Which blocks `warm` reads, and in what order.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Which blocks, in what order")]
+pub struct WhichBlocks {
+    /// A file or folder of a mounted file system, whose blocks come first (may be repeated)
+    #[arg(long, value_name = "PATH")]
+    pub first: Vec<PathBuf>,
+    /// Bytes of the volume that come first, such as 0-1GiB (may be repeated)
+    #[arg(long, value_name = "FROM-TO")]
+    pub first_range: Vec<String>,
+    /// End when what comes first is read
+    #[arg(long)]
+    pub only_first: bool,
+    /// Only the blocks in this output of "aws ebs list-snapshot-blocks" (-: standard input)
+    #[arg(long, value_name = "FILE")]
+    pub blocks: Option<PathBuf>,
+    /// Begin at this byte of the volume
+    #[arg(long, value_name = "SIZE")]
+    pub offset: Option<String>,
+    /// Go no further than this
+    #[arg(long, value_name = "SIZE")]
+    pub length: Option<String>,
+    /// Bytes of a block [default: 512KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub step: Option<String>,
+}
+
+/// How `warm` reads.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "How to read")]
+pub struct HowToRead {
+    /// So many reads at once for each volume [default: found out, 8 to 512]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: Option<u32>,
+    /// At most so many reads a second for each volume
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_iops: Option<u32>,
+    /// Stay out of the way of an application on the same volume
+    #[arg(long)]
+    pub background: bool,
+    /// Touch two blocks with one read across the border between them
+    #[arg(long, value_enum, default_value_t)]
+    pub straddle: Straddle,
+    /// How often a block that can't be read is tried again
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub retries: u32,
+    /// What carries the reads
+    #[arg(long, value_enum, default_value_t)]
+    pub engine: ReadEngine,
+    /// A read that has not come back after so many seconds counts as failed
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
+    pub give_up_after: u64,
+}
+
+/// Where `warm` keeps what it has read.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "After an interruption")]
+pub struct WarmState {
+    /// Where the blocks that were read are kept [default: a file of the volume in /run/snapferry or $XDG_RUNTIME_DIR/snapferry]
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Read everything once more, whatever was read before
+    #[arg(long)]
+    pub again: bool,
+}
+
+/// Whether one read touches two blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Straddle {
+    /// Try it, and keep it where it pays
+    #[default]
+    Auto,
+    /// Always
+    On,
+    /// Never
+    Off,
+}
+
+/// What carries reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReadEngine {
+    /// io_uring, or threads where the system refuses it
+    #[default]
+    Auto,
+    /// io_uring
+    IoUring,
+    /// pread on threads
+    Threads,
+}
+
+/// What the program takes under the name `ebsinit`: the options of that tool.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ebsinit",
+    about = "Initialise a volume made from a snapshot: snapferry warm with the options of ebsinit",
+    disable_version_flag = true,
+    arg_required_else_help = true
+)]
+pub struct Ebsinit {
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub silent: bool,
+    /// Tell beginning, progress and end to syslog as well
+    #[arg(short = 'l', long)]
+    pub syslog: bool,
+    /// Print the version
+    #[arg(short, long)]
+    pub version: bool,
+    /// The volume
+    #[arg(value_name = "DEVICE", required_unless_present = "version")]
+    pub target: Option<String>,
 }

@@ -1,11 +1,11 @@
 //! No API: this library target exists for the tests, benches and fuzzing of the `snapferry` program, and promises
 //! nothing to anybody else.
 //!
-//! The map: [`commands`] holds one verb a file and joins the islands [`zfs`], [`pipeline`] and [`store`], which
+//! The map: [`commands`] holds one verb a file and joins the islands [`zfs`], [`pipeline`], [`store`] and [`warm`], which
 //! never import one another; [`mod@format`] is the bytes at rest and imports nothing of ours. `ARCHITECTURE.md` has
 //! the rest.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 
 pub mod children;
@@ -17,4 +17,5 @@ pub mod pipeline;
 pub mod profile;
 pub mod progress;
 pub mod store;
+pub mod warm;
 pub mod zfs;

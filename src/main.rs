@@ -5,6 +5,7 @@
 
 use std::fmt::{Debug, Write};
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +14,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
-use snapferry::cli::Cli;
+use snapferry::cli::{Cli, Command, Ebsinit};
 use snapferry::error::{Exit, Problem, ReaderGone};
 use snapferry::{children, commands, error};
 use tracing::field::{Field, Visit};
@@ -26,10 +27,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn main() -> ExitCode {
-    let cli = Cli::try_parse().unwrap_or_else(|error| usage(&error));
+    let cli = if is_called("ebsinit") { as_ebsinit() } else { Cli::try_parse().unwrap_or_else(|error| usage(&error)) };
     let (json, verbose, quiet) = (cli.global.json, cli.global.verbose, cli.global.quiet);
     log_to_stderr(verbose, quiet, json);
-    stop_on_signals(json);
+    // It ends in order: it says what it has done and writes down where it was.
+    if !matches!(cli.command, Command::Warm(_)) {
+        stop_on_signals(json);
+    }
     let result = commands::run(cli);
     while STOPPING.load(Ordering::SeqCst) {
         // What failed because its children were ended by the signal is no error of its own.
@@ -50,6 +54,26 @@ fn main() -> ExitCode {
     };
     // Threads may still be blocked on a source or a store that failed: nothing waits for them.
     std::process::exit(exit.code())
+}
+
+/// Whether the program was started under this name, as by a symlink.
+fn is_called(name: &str) -> bool {
+    std::env::args_os().next().is_some_and(|program| Path::new(&program).file_name().is_some_and(|file| file == name))
+}
+
+/// The command line of the tool of that name, in our words.
+fn as_ebsinit() -> Cli {
+    let Ebsinit { silent, syslog, version, target } = Ebsinit::parse();
+    if version {
+        println!("ebsinit (snapferry {})", env!("CARGO_PKG_VERSION"));
+        std::process::exit(0);
+    }
+    let mut words = vec!["snapferry".to_owned(), "warm".to_owned(), "--image".to_owned()];
+    words.extend(silent.then(|| "--silent".to_owned()));
+    words.extend(syslog.then(|| "--syslog".to_owned()));
+    words.push("--".to_owned());
+    words.extend(target);
+    Cli::parse_from(words)
 }
 
 /// Help and version go out as they are; wrong usage is JSON where JSON was asked for.

@@ -134,20 +134,24 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Bytes a second over the last few seconds.
-struct Rate {
+/// How much a second over the last few seconds.
+pub struct Rate {
     started: Instant,
     last: (Instant, u64),
-    per_second: f64,
+    /// The rate.
+    pub per_second: f64,
 }
 
 impl Rate {
-    fn new() -> Self {
+    /// From now on.
+    #[allow(clippy::new_without_default, reason = "a clock that starts is no default")]
+    pub fn new() -> Self {
         let now = Instant::now();
         Self { started: now, last: (now, 0), per_second: 0.0 }
     }
 
-    fn update(&mut self, done: u64) {
+    /// So much is done since the beginning.
+    pub fn update(&mut self, done: u64) {
         let now = Instant::now();
         let elapsed = now.duration_since(self.last.0).as_secs_f64();
         if elapsed < 0.5 {

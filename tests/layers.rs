@@ -168,7 +168,7 @@ fn libraries_stay_where_they_belong() {
         ("tokio", &["store"]),
         ("openssh_sftp_client", &["store"]),
         ("minisign", &["format"]),
-        ("signal_hook", &["main"]),
+        ("signal_hook", &["commands", "main"]),
     ];
     let sources = sources();
     for (library, places) in places {

@@ -20,6 +20,7 @@ pub mod restore;
 pub mod secrets;
 pub mod seen;
 pub mod unlock;
+pub mod warm;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -172,6 +173,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Completions { shell } => generate::completions(shell),
         Command::Man => generate::man(),
+        // It needs no configuration, no key and no home.
+        Command::Warm(args) => warm::run(&cli.global, &args),
         command => {
             let context = Context::new(cli.global)?;
             match command {
@@ -182,7 +185,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
                 Command::Restore(args) => restore::run(&context, args),
                 Command::Connect(args) => connect::run(&context, args),
                 Command::Key(args) => key::run(&context, args),
-                Command::Completions { .. } | Command::Man => unreachable!("handled above"),
+                Command::Completions { .. } | Command::Man | Command::Warm(_) => unreachable!("handled above"),
             }
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! What is compared between two depths is the rate that Little's law gives for a window that is always full, depth ×
 //! blocks / latency. Latencies don't depend on where a window happens to begin in a burst, which counts per second do.
-//! Medians are taken, so that one read in a hundred that takes thirty times as long decides nothing.
+//! A window is a number of reads in the order of their issue, not of their return: those that come back first are the fast
+//! ones. The slowest twentieth is not waited for, so that one read in a hundred that takes thirty times as long decides
+//! nothing.
 
 use std::time::Duration;
 
@@ -14,18 +16,20 @@ const START_IN_BACKGROUND: u32 = 16;
 const LOWEST: u32 = 8;
 /// Nor above this.
 const HIGHEST: u32 = 512;
-/// A step up must bring this many times the blocks, of the half more that it would bring if nothing limited it.
-const GAIN_UP: f64 = 1.25;
+/// A step up must bring this many times the blocks; nothing limiting it would bring half more.
+const GAIN_UP: f64 = 1.1;
 /// A step down may cost this part of the blocks.
 const KEPT_DOWN: f64 = 0.95;
 /// Reading two blocks at once must bring this many times the blocks, of twice as many at best.
-const GAIN_OF_PAIRS: f64 = 1.3;
+const GAIN_OF_PAIRS: f64 = 1.45;
 /// Windows whose median tells what the depth in force yields.
 const BASELINE: usize = 3;
 /// Windows that have to agree.
 const AGREEING: u32 = 2;
-/// Cold reads in the smallest window.
-const WINDOW_MIN: usize = 48;
+/// Reads in the smallest window.
+const WINDOW_MIN: u32 = 48;
+/// A window with fewer cold reads says nothing.
+const COLD_MIN: u32 = 16;
 /// A step down costs a little where it is wrong: short runs are spared it.
 const FIRST_STEP_DOWN: Duration = Duration::from_secs(2);
 /// The waits before another step in a direction that was wrong: doubled each time.
@@ -60,16 +64,16 @@ enum Trial {
     Pairs,
 }
 
-/// Reads that belong together.
+/// Reads that belong together: so many, one issued after the other.
 #[derive(Debug, Default)]
 struct Window {
-    /// Only reads that were issued from here on count.
-    since: Duration,
-    cold: Vec<Duration>,
+    /// Its reads carry it; 0 is no window.
+    number: u32,
+    issued: u32,
+    returned: u32,
+    cold: u32,
     cold_blocks: u64,
-    warm: Duration,
-    /// Something else than the depth limited the reads.
-    spoilt: bool,
+    spent: Duration,
 }
 
 /// A direction in which a step may be tried.
@@ -103,6 +107,8 @@ pub struct DepthControl {
     window: Window,
     /// Rates at the settled depth, newest last.
     rates: Vec<f64>,
+    /// Rates of the trial under way.
+    tried: Vec<f64>,
     up: Direction,
     down: Direction,
     pairs_tried: bool,
@@ -125,8 +131,10 @@ impl DepthControl {
             trial: Trial::None,
             agreed: 0,
             against: 0,
+            // Number 0: the first reads find an empty queue and tell nothing about a full one.
             window: Window::default(),
             rates: Vec::new(),
+            tried: Vec::new(),
             up: Direction::from(Duration::ZERO, if settings.background { PATIENCE_IN_BACKGROUND } else { PATIENCE }),
             down: Direction::from(FIRST_STEP_DOWN, PATIENCE),
             pairs_tried: !settings.try_pairs,
@@ -169,36 +177,59 @@ impl DepthControl {
 
     /// Something else than the depth held reads back: what is measured now says nothing about it.
     pub fn held_back(&mut self) {
-        self.window.spoilt = true;
+        if self.window.number != 0 {
+            self.next_window();
+        }
     }
 
-    /// A read of `blocks` blocks that was issued at `issued` has come back, cold or not.
-    pub fn completed(&mut self, blocks: u32, issued: Duration, now: Duration, cold: bool) {
-        if issued < self.window.since {
+    /// A read is issued; what is returned goes with it to [`Self::completed`].
+    pub fn issued(&mut self) -> u32 {
+        if self.window.number == 0 || self.window.issued == self.window_size() {
+            return 0;
+        }
+        self.window.issued += 1;
+        self.window.number
+    }
+
+    fn window_size(&self) -> u32 {
+        self.depth().max(WINDOW_MIN)
+    }
+
+    /// A read of `blocks` blocks has come back, cold or not. `window`: what [`Self::issued`] returned.
+    pub fn completed(&mut self, window: u32, blocks: u32, latency: Duration, cold: bool, now: Duration) {
+        if self.window.number == 0 {
+            self.next_window();
+        }
+        if window == 0 || window != self.window.number {
             return;
         }
-        let latency = now.saturating_sub(issued);
+        self.window.returned += 1;
+        self.window.spent += latency;
         if cold {
-            self.window.cold.push(latency);
+            self.window.cold += 1;
             self.window.cold_blocks += u64::from(blocks);
-        } else {
-            self.window.warm += latency;
         }
-        if self.window.cold.len() < WINDOW_MIN.max(self.depth() as usize) {
-            return;
+        let size = self.window_size();
+        if self.window.returned >= size - size / 20 {
+            let window = self.next_window();
+            if window.cold >= COLD_MIN {
+                self.judge(&window, now);
+            }
         }
-        let window = std::mem::replace(&mut self.window, Window { since: now, ..Window::default() });
-        self.judge(window, now);
     }
 
-    fn judge(&mut self, mut window: Window, now: Duration) {
-        window.cold.sort_unstable();
-        let median = window.cold[window.cold.len() / 2];
-        if self.keep_from_the_limit(median, now) || window.spoilt || self.settings.fixed.is_some() && self.pairs_tried {
+    /// Begins a window, and returns the one that ends.
+    fn next_window(&mut self) -> Window {
+        let number = self.window.number.wrapping_add(1).max(1);
+        std::mem::replace(&mut self.window, Window { number, ..Window::default() })
+    }
+
+    fn judge(&mut self, window: &Window, now: Duration) {
+        let typical = window.spent / window.returned;
+        if self.keep_from_the_limit(typical) || self.settings.fixed.is_some() && self.pairs_tried {
             return;
         }
-        let spent = median.as_secs_f64() * window.cold.len() as f64 + window.warm.as_secs_f64();
-        let rate = f64::from(self.depth()) * window.cold_blocks as f64 / spent.max(1e-9);
+        let rate = f64::from(self.depth()) * window.cold_blocks as f64 / window.spent.as_secs_f64().max(1e-9);
         if self.rests() {
             if now >= self.up.not_before {
                 self.rates.clear();
@@ -223,18 +254,19 @@ impl DepthControl {
     }
 
     /// Halves the depth when reads come near the device's own limit, at which it calls them failed.
-    fn keep_from_the_limit(&mut self, median: Duration, now: Duration) -> bool {
-        let Some(limit) = self.settings.io_timeout.filter(|limit| median > *limit / LIMIT_SHARE) else { return false };
+    fn keep_from_the_limit(&mut self, typical: Duration) -> bool {
+        let Some(limit) = self.settings.io_timeout.filter(|limit| typical > *limit / LIMIT_SHARE) else { return false };
         let halved = (self.depth() / 2).max(1);
         if halved < self.depth() {
             tracing::warn!(
                 "reads take {:.1} s, and the device gives up after {:.0} s: down to {halved} at once",
-                median.as_secs_f64(),
+                typical.as_secs_f64(),
                 limit.as_secs_f64()
             );
         }
         self.ceiling = halved;
-        self.settle(halved, now);
+        self.tried.clear();
+        self.settle(halved);
         true
     }
 
@@ -246,7 +278,8 @@ impl DepthControl {
             Trial::Pairs => rate >= before * GAIN_OF_PAIRS,
             Trial::None => return,
         };
-        if good { self.agreed += 1 } else { self.against += 1 }
+        self.tried.push(rate);
+        *if good { &mut self.agreed } else { &mut self.against } += 1;
     }
 
     fn decide(&mut self, now: Duration) {
@@ -254,8 +287,12 @@ impl DepthControl {
         match self.trial {
             Trial::Pairs => {
                 self.pairs_tried = true;
-                self.pairs ^= better;
-                self.settle(self.settled, now);
+                if better {
+                    self.pairs = !self.pairs;
+                    self.settle(self.settled);
+                } else {
+                    self.end_trial();
+                }
             }
             Trial::Depth(depth) if better => {
                 if depth < self.settled {
@@ -263,7 +300,7 @@ impl DepthControl {
                 } else {
                     self.knee = None;
                 }
-                self.settle(depth, now);
+                self.settle(depth);
             }
             Trial::Depth(depth) => {
                 if depth < self.settled {
@@ -272,23 +309,24 @@ impl DepthControl {
                     self.up.refused(now);
                     self.knee = Some(self.settled);
                 }
-                self.end_trial(now);
+                self.end_trial();
             }
             Trial::None => {}
         }
     }
 
-    /// Goes on with another depth, of which nothing is known yet.
-    fn settle(&mut self, depth: u32, now: Duration) {
+    /// Goes on with another depth, of which what the trial told is known.
+    fn settle(&mut self, depth: u32) {
         self.settled = depth;
-        self.rates.clear();
-        self.end_trial(now);
+        self.rates = std::mem::take(&mut self.tried);
+        self.end_trial();
     }
 
-    fn end_trial(&mut self, now: Duration) {
+    fn end_trial(&mut self) {
         self.trial = Trial::None;
+        self.tried.clear();
         (self.agreed, self.against) = (0, 0);
-        self.window = Window { since: now, ..Window::default() };
+        self.next_window();
     }
 
     fn next_trial(&mut self, now: Duration) {
@@ -306,12 +344,13 @@ impl DepthControl {
         };
         self.trial = trial;
         self.deepest = self.deepest.max(self.depth());
-        self.window = Window { since: now, ..Window::default() };
+        self.next_window();
     }
 
     fn baseline(&self) -> f64 {
         let mut rates = self.rates.clone();
         rates.sort_unstable_by(f64::total_cmp);
-        rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+        let middle = |place: usize| rates.get(place).copied().unwrap_or(0.0);
+        f64::midpoint(middle(rates.len() / 2), middle(rates.len().saturating_sub(1) / 2))
     }
 }

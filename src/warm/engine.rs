@@ -37,7 +37,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub enum Engine {
     /// io_uring.
-    Ring(Ring),
+    Ring(Box<Ring>),
     /// `pread` on as many threads as reads are under way.
     Threads(Threads),
 }
@@ -62,7 +62,7 @@ impl Engine {
         match Ring::new(&files, depth) {
             Ok(mut ring) => {
                 ring.keep(files);
-                Ok((Self::Ring(ring), None))
+                Ok((Self::Ring(Box::new(ring)), None))
             }
             Err(error) if choice == EngineChoice::Ring => Err(error),
             Err(error) => Ok((Self::Threads(Threads::new(files)), Some(error.to_string()))),
@@ -74,6 +74,17 @@ impl Engine {
         match self {
             Self::Ring(_) => "io_uring",
             Self::Threads(_) => "threads",
+        }
+    }
+
+    /// Reads at idle I/O priority from here on; `false` where this engine can't.
+    pub fn be_idle(&mut self) -> bool {
+        match self {
+            Self::Ring(ring) => {
+                ring.be_idle();
+                true
+            }
+            Self::Threads(_) => false,
         }
     }
 

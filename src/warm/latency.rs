@@ -44,7 +44,9 @@ impl Latencies {
     pub fn add(&mut self, latency: Duration) -> bool {
         let cold = latency >= COLD_FROM;
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
-        if cold { self.cold.saturating_record(micros) } else { self.warm.saturating_record(micros) }
+        let histogram = if cold { &mut self.cold } else { &mut self.warm };
+        // It grows as needed; a number that is too large even then is left out.
+        let _ = histogram.record(micros);
         cold
     }
 
@@ -53,6 +55,28 @@ impl Latencies {
         // Both grow as needed.
         let _ = self.cold.add(&other.cold);
         let _ = self.warm.add(&other.warm);
+    }
+
+    /// How many reads.
+    pub fn reads(&self) -> u64 {
+        self.cold.len() + self.warm.len()
+    }
+
+    /// How many reads took at least `from` and less than `to`, as exactly as two digits are.
+    pub fn between(&self, from: Duration, to: Duration) -> u64 {
+        let inside = |micros: u64| (from..to).contains(&Duration::from_micros(micros));
+        let of = |histogram: &Histogram<u32>| -> u64 {
+            let recorded = histogram.iter_recorded().filter(|value| inside(value.value_iterated_to()));
+            recorded.map(|value| u64::from(value.count_at_value())).sum()
+        };
+        of(&self.cold) + of(&self.warm)
+    }
+
+    /// What the share `quantile` of all reads did not exceed.
+    pub fn all_at(&self, quantile: f64) -> Duration {
+        let mut all = self.warm.clone();
+        let _ = all.add(&self.cold);
+        Duration::from_micros(all.value_at_quantile(quantile))
     }
 
     /// Of cold reads; `None` if there was none.

@@ -12,6 +12,8 @@ use super::plan::{Grid, Plan, Walk};
 
 /// The wait before a block is tried again; doubled each time.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// While so many blocks wait to be tried again, no other is begun.
+const WAITING_MAX: u64 = 4096;
 /// A volume of which so many blocks failed and none answered is given up.
 const HOPELESS: u64 = 16;
 
@@ -33,6 +35,8 @@ pub struct Settings {
     pub read_size: u32,
     /// Reads begin and end at multiples of this (bytes).
     pub sector: u32,
+    /// Where in its block a read begins (bytes), a multiple of `sector`: 0, but for whoever looks at another place.
+    pub shift: u64,
     /// How often a block that fails is tried again.
     pub retries: u32,
     /// Reads a second at most.
@@ -60,6 +64,8 @@ pub struct Read {
     pub attempt: u32,
     /// When it was handed out.
     pub issued: Duration,
+    /// What it is measured with, see [`DepthControl::issued`].
+    pub window: u32,
 }
 
 /// What a volume has to do now.
@@ -179,6 +185,7 @@ impl Scheduler {
             };
         };
         read.issued = now;
+        read.window = self.depth.issued();
         self.in_flight += 1;
         self.requests += 1;
         if let Some(iops) = self.settings.max_iops {
@@ -198,6 +205,11 @@ impl Scheduler {
         }
         if self.later.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             return self.later.pop().map(|Reverse((_, read))| read);
+        }
+        let waiting = self.later.len() as u64;
+        let hopeless = self.touched.is_empty() && waiting + self.failed.len() >= HOPELESS;
+        if hopeless || waiting >= WAITING_MAX {
+            return None;
         }
         let block = self.walk.next(&self.todo)?;
         self.todo.remove(block);
@@ -222,16 +234,19 @@ impl Scheduler {
 
     fn single(&self, block: u64, attempt: u32) -> Read {
         let offset = block * self.grid.step;
+        // The last block may be too short for it.
+        let shifted = offset + self.settings.shift;
+        let offset = if shifted < self.grid.size { shifted } else { offset };
         // The end of a file need not lie at a sector's; what comes back ends there all the same.
         let left = (self.grid.size - offset).next_multiple_of(u64::from(self.settings.sector));
         let length = u64::from(self.settings.read_size).min(left) as u32;
-        Read { offset, length, block, blocks: 1, attempt, issued: Duration::ZERO }
+        Read { offset, length, block, blocks: 1, attempt, issued: Duration::ZERO, window: 0 }
     }
 
     fn pair(&self, block: u64) -> Read {
         let half = self.settings.read_size;
         let offset = (block + 1) * self.grid.step - u64::from(half);
-        Read { offset, length: 2 * half, block, blocks: 2, attempt: 0, issued: Duration::ZERO }
+        Read { offset, length: 2 * half, block, blocks: 2, attempt: 0, issued: Duration::ZERO, window: 0 }
     }
 
     /// What became of a read: bytes, or an error. Returns the blocks that are given up with it.
@@ -244,7 +259,9 @@ impl Scheduler {
     pub fn overdue(&mut self, read: Read) -> Vec<Failure> {
         self.in_flight -= 1;
         self.depth.held_back();
-        (read.block..read.block + u64::from(read.blocks)).filter_map(|block| self.fail(block, ReadError::NoAnswer)).collect()
+        (read.block..read.block + u64::from(read.blocks))
+            .filter_map(|block| self.fail(block, ReadError::NoAnswer))
+            .collect()
     }
 
     /// A read that was overdue has come back after all. A block that was read is no failure.
@@ -274,7 +291,9 @@ impl Scheduler {
         }
         if self.given_up.is_some() {
             // What is left stays cold, and is told as that.
-            (read.block..read.block + u64::from(read.blocks)).for_each(|block| drop(self.todo.insert(block)));
+            for block in read.block..read.block + u64::from(read.blocks) {
+                self.todo.insert(block);
+            }
             return Vec::new();
         }
         if read.blocks == 2 {
@@ -305,7 +324,8 @@ impl Scheduler {
 
     fn came(&mut self, read: Read, bytes: u32, now: Duration) {
         self.bytes += u64::from(bytes);
-        let cold = self.latencies.add(now.saturating_sub(read.issued));
+        let latency = now.saturating_sub(read.issued);
+        let cold = self.latencies.add(latency);
         if !self.is_whole(&read, bytes) {
             // Only a whole read is known to have touched all of its blocks.
             self.depth.held_back();
@@ -319,7 +339,7 @@ impl Scheduler {
         if cold {
             self.cold_blocks += u64::from(read.blocks);
         }
-        self.depth.completed(read.blocks, read.issued, now, cold);
+        self.depth.completed(read.window, read.blocks, latency, cold, now);
     }
 
     /// Whether every planned block was read or failed.
@@ -405,3 +425,6 @@ fn is_gone(errno: i32) -> bool {
         .iter()
         .any(|gone| gone.raw_os_error() == errno)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! What happens beside the reads: bars, events, syslog, the state on disk.
+
+use std::time::Duration;
+
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::Asked;
+use super::prepare::Prepared;
+use super::report::Voice;
+use crate::progress::{Rate, duration};
+use crate::warm::drive::Observer;
+use crate::warm::scheduler::{Failure, Scheduler};
+use crate::warm::state;
+
+/// How often what was read is written down. A run that is killed reads at most so much again.
+const SAVE: Duration = Duration::from_secs(5);
+/// How often progress is an event.
+const EVENT: Duration = Duration::from_secs(1);
+/// How often it goes to syslog, as with ebsinit.
+const SYSLOG: Duration = Duration::from_secs(300);
+
+/// Watches over a run.
+pub struct Watch<'a> {
+    volumes: &'a [Prepared],
+    voice: &'a mut Voice,
+    asked: &'a Asked,
+    bars: Vec<(ProgressBar, Rate)>,
+    /// Of all together, where there are several.
+    total: Option<(ProgressBar, Rate)>,
+    failed: Vec<u64>,
+    next_save: Duration,
+    next_event: Duration,
+    next_syslog: Duration,
+    /// Once is enough.
+    unsaved: bool,
+}
+
+impl<'a> Watch<'a> {
+    /// Nothing is drawn where nobody looks.
+    pub fn new(volumes: &'a [Prepared], voice: &'a mut Voice, asked: &'a Asked) -> Self {
+        let target = if voice.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let all = MultiProgress::with_draw_target(target);
+        let width = volumes.iter().map(|volume| volume.shown().len()).max().unwrap_or(0);
+        let bar = |name: &str, blocks: u64| {
+            let bar = all.add(ProgressBar::new(blocks)).with_prefix(format!("{name:width$}"));
+            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {msg}") {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            (bar, Rate::new())
+        };
+        let bars = volumes.iter().map(|volume| bar(&volume.shown(), volume.plan.wanted.len())).collect();
+        let blocks = volumes.iter().map(|volume| volume.plan.wanted.len()).sum();
+        let total = (volumes.len() > 1).then(|| bar("all", blocks));
+        let failed = vec![0; volumes.len()];
+        let (next_save, next_event, next_syslog) = (SAVE, EVENT, SYSLOG);
+        Self { volumes, voice, asked, bars, total, failed, next_save, next_event, next_syslog, unsaved: false }
+    }
+
+    /// Writes down what was read.
+    pub fn save_all(&mut self, schedulers: &[Scheduler]) {
+        for (volume, scheduler) in self.volumes.iter().zip(schedulers) {
+            let Some(path) = &volume.state else { continue };
+            // What was read before and is not planned now stays read.
+            let mut touched = volume.touched.clone();
+            scheduler.touched().iter().for_each(|block| {
+                touched.insert(block);
+            });
+            match state::save(path, &volume.owner, &touched) {
+                Err(error) if !self.unsaved => {
+                    self.unsaved = true;
+                    self.voice.warn(&format!("what was read can't be written down: {error}"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn draw(&mut self, schedulers: &[Scheduler]) {
+        let (mut all_done, mut all_planned) = (0, 0);
+        for ((scheduler, volume), (bar, rate)) in schedulers.iter().zip(self.volumes).zip(&mut self.bars) {
+            let status = scheduler.status();
+            let done = status.touched + status.failed;
+            (all_done, all_planned) = (all_done + done, all_planned + status.planned);
+            rate.update(done - volume.touched.len().min(done));
+            bar.set_position(done);
+            let failed = if status.failed > 0 { format!("  {} failed", status.failed) } else { String::new() };
+            let words = line(done, status.planned, rate.per_second, volume.plan.grid.step);
+            bar.set_message(format!("{words}  {} at once{failed}", status.in_flight));
+        }
+        if let Some((bar, rate)) = &mut self.total {
+            let before: u64 = self.volumes.iter().map(|volume| volume.touched.len()).sum();
+            rate.update(all_done - before.min(all_done));
+            bar.set_position(all_done);
+            let step = self.volumes.first().map_or(0, |volume| volume.plan.grid.step);
+            bar.set_message(line(all_done, all_planned, rate.per_second, step));
+        }
+    }
+}
+
+fn line(done: u64, planned: u64, per_second: f64, step: u64) -> String {
+    let left = if per_second > 0.5 && planned > done {
+        format!("  {} left", duration((planned - done) as f64 / per_second))
+    } else {
+        String::new()
+    };
+    let bytes = BinaryBytes((per_second * step as f64) as u64);
+    format!("{done} of {planned} blocks  {per_second:.0}/s ({bytes}/s){left}")
+}
+
+impl Observer for Watch<'_> {
+    fn failed(&mut self, volume: usize, failure: Failure) {
+        self.failed[volume] += 1;
+        self.voice.block_failed(&self.volumes[volume], failure, self.failed[volume]);
+    }
+
+    fn tick(&mut self, schedulers: &[Scheduler], now: Duration) {
+        if self.voice.shows_progress() {
+            self.draw(schedulers);
+        }
+        if self.asked.wants_status() {
+            self.voice.status(self.volumes, schedulers, now);
+        }
+        if self.voice.is_json() && now >= self.next_event {
+            self.next_event = now + EVENT;
+            self.voice.progress(self.volumes, schedulers, false);
+        }
+        if now >= self.next_syslog {
+            self.next_syslog = now + SYSLOG;
+            self.voice.progress(self.volumes, schedulers, true);
+        }
+        if now >= self.next_save {
+            self.next_save = now + SAVE;
+            self.save_all(schedulers);
+        }
+    }
+
+    fn stop(&self) -> bool {
+        self.asked.stopped_by().is_some()
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let bars = self.bars.iter().chain(&self.total);
+        bars.for_each(|(bar, _)| bar.finish_and_clear());
+    }
+}
