@@ -414,7 +414,7 @@ pub struct HowToRead {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "After an interruption")]
 pub struct WarmState {
-    /// Where the blocks that were read are kept [default: a file of the volume in /run/snapferry or $XDG_RUNTIME_DIR/snapferry]
+    /// Where the blocks that were read are kept [default: a file of the volume in --state-dir, /run/snapferry, or $XDG_RUNTIME_DIR/snapferry]
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// Read everything once more, whatever was read before

@@ -81,7 +81,7 @@ fn go(global: &Global, args: &cli::Warm, voice: &mut Voice) -> Result<Exit> {
         return verify::run(count, args, &volumes, voice, &asked);
     }
     for volume in &mut volumes {
-        volume.take_up(args)?;
+        volume.take_up(args, global.state_dir.as_deref())?;
     }
     let (finished, volumes): (Vec<Prepared>, Vec<Prepared>) = volumes.into_iter().partition(Prepared::is_finished);
     finished.iter().try_for_each(|volume| voice.finished_before(volume))?;

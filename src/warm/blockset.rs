@@ -67,6 +67,12 @@ impl BlockSet {
         there
     }
 
+    /// Adds whatever is in `other`.
+    pub fn unite(&mut self, other: &Self) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word |= other);
+        self.count = ones(&self.words);
+    }
+
     /// Takes out whatever is in `other` as well.
     pub fn subtract(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
@@ -155,6 +161,8 @@ mod tests {
         let mut both = set.clone();
         both.intersect(&other);
         assert_eq!(both.len(), 1 + 9);
+        both.unite(&set);
+        assert_eq!(both, set);
         set.subtract(&other);
         assert_eq!((set.len(), set.iter().next()), (72, Some(128)));
     }

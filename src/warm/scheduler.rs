@@ -122,6 +122,7 @@ pub struct Scheduler {
     touched: BlockSet,
     failed: BlockSet,
     planned: u64,
+    before: u64,
     /// Reads that begin where a short one ended, and blocks that a pair failed at.
     again: VecDeque<Read>,
     /// Blocks to be tried again, by time.
@@ -149,6 +150,7 @@ impl Scheduler {
             todo,
             failed: BlockSet::new(plan.grid.blocks()),
             planned: plan.wanted.len(),
+            before: touched.len(),
             touched,
             again: VecDeque::new(),
             later: BinaryHeap::new(),
@@ -357,6 +359,7 @@ impl Scheduler {
         Status {
             planned: self.planned,
             touched: self.touched.len(),
+            before: self.before,
             failed: self.failed.len(),
             cold_blocks: self.cold_blocks,
             requests: self.requests,
@@ -394,7 +397,9 @@ pub struct Status<'a> {
     pub planned: u64,
     /// Of these, read, in this run or before.
     pub touched: u64,
-    /// Of these, given up.
+    /// Of these, in runs before.
+    pub before: u64,
+    /// Of the planned, given up.
     pub failed: u64,
     /// Blocks whose read took as long as a cold one does.
     pub cold_blocks: u64,

@@ -51,8 +51,7 @@ pub fn prepare(args: &cli::Warm) -> Result<Vec<Prepared>> {
     let listed = args.which.blocks.as_deref().map(|path| read_blocks(path, step)).transpose()?;
     let (mut prepared, mut placed) = (Vec::new(), vec![false; args.which.first.len()]);
     for volume in volumes {
-        let device =
-            Device::open(&volume, &system.sysfs).map_err(|error| Problem::new(Exit::Failed, error.to_string()))?;
+        let device = open(&volume, &system)?;
         if step < u64::from(device.read_size) || !step.is_multiple_of(u64::from(device.sector)) {
             let message = format!("--step: blocks of {step} bytes can't be read from {}", volume.node.display());
             let hint = format!("it is a multiple of {}, and at least {}", device.sector, device.read_size);
@@ -83,6 +82,17 @@ pub fn prepare(args: &cli::Warm) -> Result<Vec<Prepared>> {
             .into());
     }
     Ok(prepared)
+}
+
+fn open(volume: &Volume, system: &System) -> Result<Device> {
+    Device::open(volume, &system.sysfs).map_err(|error| {
+        let problem = Problem::new(Exit::Failed, error.to_string());
+        let is_file = |name: &&String| Path::new(name.as_str()).is_file();
+        match volume.named.iter().find(is_file).filter(|_| !system.images) {
+            Some(name) => problem.hint(format!("{name} lies on that; with --image the file itself is read")).into(),
+            None => problem.into(),
+        }
+    })
 }
 
 fn target_problem(error: TargetError) -> anyhow::Error {
@@ -189,11 +199,10 @@ impl Prepared {
     }
 
     /// Finds the place of the state, and what was read before.
-    pub fn take_up(&mut self, args: &cli::Warm) -> Result<()> {
-        let given = args.resume.state.clone();
-        let Some(path) = given.clone().or_else(|| Some(state::file_in(&default_folder()?, &self.owner))) else {
-            return Ok(());
-        };
+    pub fn take_up(&mut self, args: &cli::Warm, state_dir: Option<&Path>) -> Result<()> {
+        let file_in = |folder: &Path| state::file_in(folder, &self.owner);
+        let given = args.resume.state.clone().or_else(|| state_dir.map(file_in));
+        let Some(path) = given.clone().or_else(|| default_folder().as_deref().map(file_in)) else { return Ok(()) };
         let again = |error: StateError| {
             Problem::new(Exit::Failed, format!("the state of the warm-up: {error}"))
                 .hint("remove it, give --state FILE, or read everything once more with --again")
@@ -209,11 +218,16 @@ impl Prepared {
         Ok(())
     }
 
+    /// How many of the planned blocks were read before.
+    pub fn touched_before(&self) -> u64 {
+        let mut touched = self.plan.wanted.clone();
+        touched.intersect(&self.touched);
+        touched.len()
+    }
+
     /// Whether nothing is left to be read.
     pub fn is_finished(&self) -> bool {
-        let mut left = self.plan.wanted.clone();
-        left.subtract(&self.touched);
-        left.is_empty()
+        self.touched_before() == self.plan.wanted.len()
     }
 
     /// Its scheduler.

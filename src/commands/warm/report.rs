@@ -111,11 +111,13 @@ impl Voice {
     pub fn begin(&mut self, volumes: &[Prepared], engine: &str) -> Result<()> {
         for volume in volumes {
             let (shown, wanted) = (volume.shown(), volume.plan.wanted.len());
-            let before = volume.touched.len();
+            let before = volume.touched_before();
             self.syslog_info(&format!("Info: Start initialize of '{shown}'."));
             self.syslog_info(&format!("Info: Target size = {} bytes.", volume.device.size));
             let going_on = if before > 0 { format!(", going on after {before}") } else { String::new() };
-            self.note(&format!("{shown}: {}{going_on}, with {engine}", counted(wanted, "block")));
+            let named = volume.volume.named.join(", ");
+            let whence = if shown.contains(&named) { String::new() } else { format!(" for {named}") };
+            self.note(&format!("{shown}{whence}: {}{going_on}, with {engine}", counted(wanted, "block")));
             if volume.left_out > 0 {
                 self.warn(&format!("--first: {} could not be looked at", counted(volume.left_out, "file or folder")));
             }
@@ -124,7 +126,7 @@ impl Voice {
             .iter()
             .map(|volume| {
                 json!({"volume": volume.volume.identity, "device": volume.volume.node, "size": volume.device.size,
-                    "step": volume.plan.grid.step, "blocks": volume.plan.wanted.len(), "touched_before": volume.touched.len(),
+                    "step": volume.plan.grid.step, "blocks": volume.plan.wanted.len(), "touched_before": volume.touched_before(),
                     "left_out": volume.plan.left_out()})
             })
             .collect();
@@ -134,8 +136,11 @@ impl Voice {
     /// Nothing is left to be read.
     pub fn finished_before(&mut self, volume: &Prepared) -> Result<()> {
         let blocks = volume.plan.wanted.len();
-        let text =
-            format!("{}: all {} were read before; --again reads them again", volume.shown(), counted(blocks, "block"));
+        let what = match blocks {
+            0 => "nothing of it is to be read".to_owned(),
+            _ => format!("all {} were read before; --again reads them again", counted(blocks, "block")),
+        };
+        let text = format!("{}: {what}", volume.shown());
         self.syslog_info(&format!("Info: {text}"));
         self.note(&text);
         self.event(&json!({"event": "finished_before", "volume": volume.volume.identity, "device": volume.volume.node,
@@ -222,6 +227,9 @@ impl Voice {
         let word = if whole { "initialised" } else { "NOT wholly initialised" };
         let line = format!("{shown}: {word}: {}", status_line(&status, volume, elapsed));
         self.note(&line);
+        if status.latencies.reads() > 0 {
+            self.note(&format!("{shown}: {}", latency_words(status.latencies)));
+        }
         if let Some(limit) = limit_line(&status, elapsed) {
             self.note(&format!("{shown}: {limit}"));
         }
@@ -296,34 +304,32 @@ fn done_json(volume: &Prepared, status: &Status<'_>, elapsed: Duration) -> Value
     };
     json!({
         "volume": volume.volume.identity, "device": volume.volume.node, "blocks": status.planned, "touched": status.touched,
-        "touched_before": volume.touched.len(), "failed": status.failed,
+        "touched_before": status.before, "failed": status.failed,
         "left_cold": status.planned - status.touched - status.failed, "left_out": volume.plan.left_out(),
         "cold_blocks": status.cold_blocks, "requests": status.requests, "bytes": status.bytes,
-        "blocks_per_second": rate(status, volume, elapsed), "depth": status.depth, "deepest": status.deepest,
+        "blocks_per_second": rate(status, elapsed), "depth": status.depth, "deepest": status.deepest,
         "knee": status.knee, "straddling": status.pairs, "cold": latency(status.latencies.cold()),
         "warm": latency(status.latencies.warm()), "given_up": status.given_up.map(|error| error.to_string()),
     })
 }
 
 /// Blocks a second of this run.
-fn rate(status: &Status<'_>, volume: &Prepared, elapsed: Duration) -> f64 {
-    (status.touched - volume.touched.len().min(status.touched)) as f64 / elapsed.as_secs_f64().max(1e-3)
+fn rate(status: &Status<'_>, elapsed: Duration) -> f64 {
+    (status.touched - status.before) as f64 / elapsed.as_secs_f64().max(1e-3)
 }
 
 fn status_line(status: &Status<'_>, volume: &Prepared, elapsed: Duration) -> String {
-    let blocks = rate(status, volume, elapsed);
+    let blocks = rate(status, elapsed);
     let step = volume.plan.grid.step;
     let failed = if status.failed > 0 { format!(", {} failed", status.failed) } else { String::new() };
     format!(
-        "{} of {} touched{failed}, {} read in {}, {blocks:.0} blocks/s ({}/s brought in at most), {} at once at most{}; {}",
+        "{} of {} touched{failed} in {}, {blocks:.0} a second ({}/s), up to {} reads at once{}",
         status.touched,
         counted(status.planned, "block"),
-        BinaryBytes(status.bytes),
         duration(elapsed.as_secs_f64()),
         BinaryBytes((blocks * step as f64) as u64),
         status.deepest,
         if status.pairs { ", two blocks a read" } else { "" },
-        latency_words(status.latencies),
     )
 }
 

@@ -24,6 +24,7 @@ pub struct Watch<'a> {
     volumes: &'a [Prepared],
     voice: &'a mut Voice,
     asked: &'a Asked,
+    all: MultiProgress,
     bars: Vec<(ProgressBar, Rate)>,
     /// Of all together, where there are several.
     total: Option<(ProgressBar, Rate)>,
@@ -53,7 +54,7 @@ impl<'a> Watch<'a> {
         let total = (volumes.len() > 1).then(|| bar("all", blocks));
         let failed = vec![0; volumes.len()];
         let (next_save, next_event, next_syslog) = (SAVE, EVENT, SYSLOG);
-        Self { volumes, voice, asked, bars, total, failed, next_save, next_event, next_syslog, unsaved: false }
+        Self { volumes, voice, asked, all, bars, total, failed, next_save, next_event, next_syslog, unsaved: false }
     }
 
     /// Writes down what was read.
@@ -62,9 +63,7 @@ impl<'a> Watch<'a> {
             let Some(path) = &volume.state else { continue };
             // What was read before and is not planned now stays read.
             let mut touched = volume.touched.clone();
-            scheduler.touched().iter().for_each(|block| {
-                touched.insert(block);
-            });
+            touched.unite(scheduler.touched());
             match state::save(path, &volume.owner, &touched) {
                 Err(error) if !self.unsaved => {
                     self.unsaved = true;
@@ -76,20 +75,20 @@ impl<'a> Watch<'a> {
     }
 
     fn draw(&mut self, schedulers: &[Scheduler]) {
-        let (mut all_done, mut all_planned) = (0, 0);
+        let (mut all_done, mut all_planned, mut all_before) = (0, 0, 0);
         for ((scheduler, volume), (bar, rate)) in schedulers.iter().zip(self.volumes).zip(&mut self.bars) {
             let status = scheduler.status();
             let done = status.touched + status.failed;
             (all_done, all_planned) = (all_done + done, all_planned + status.planned);
-            rate.update(done - volume.touched.len().min(done));
+            all_before += status.before;
+            rate.update(done - status.before);
             bar.set_position(done);
             let failed = if status.failed > 0 { format!("  {} failed", status.failed) } else { String::new() };
             let words = line(done, status.planned, rate.per_second, volume.plan.grid.step);
             bar.set_message(format!("{words}  {} at once{failed}", status.in_flight));
         }
         if let Some((bar, rate)) = &mut self.total {
-            let before: u64 = self.volumes.iter().map(|volume| volume.touched.len()).sum();
-            rate.update(all_done - before.min(all_done));
+            rate.update(all_done - all_before);
             bar.set_position(all_done);
             let step = self.volumes.first().map_or(0, |volume| volume.plan.grid.step);
             bar.set_message(line(all_done, all_planned, rate.per_second, step));
@@ -110,7 +109,9 @@ fn line(done: u64, planned: u64, per_second: f64, step: u64) -> String {
 impl Observer for Watch<'_> {
     fn failed(&mut self, volume: usize, failure: Failure) {
         self.failed[volume] += 1;
-        self.voice.block_failed(&self.volumes[volume], failure, self.failed[volume]);
+        let (voice, volume, so_far) = (&mut *self.voice, &self.volumes[volume], self.failed[volume]);
+        // The bars make room for it.
+        self.all.suspend(|| voice.block_failed(volume, failure, so_far));
     }
 
     fn tick(&mut self, schedulers: &[Scheduler], now: Duration) {
@@ -118,7 +119,7 @@ impl Observer for Watch<'_> {
             self.draw(schedulers);
         }
         if self.asked.wants_status() {
-            self.voice.status(self.volumes, schedulers, now);
+            self.all.suspend(|| self.voice.status(self.volumes, schedulers, now));
         }
         if self.voice.is_json() && now >= self.next_event {
             self.next_event = now + EVENT;
