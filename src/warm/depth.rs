@@ -19,7 +19,7 @@ const HIGHEST: u32 = 512;
 /// A step up must bring this many times the blocks; nothing limiting it would bring half more.
 const GAIN_UP: f64 = 1.1;
 /// A step down may cost this part of the blocks.
-const KEPT_DOWN: f64 = 0.95;
+const KEPT_DOWN: f64 = 0.97;
 /// Reading two blocks at once must bring this many times the blocks, of twice as many at best.
 const GAIN_OF_PAIRS: f64 = 1.45;
 /// Windows whose median tells what the depth in force yields.
@@ -27,7 +27,7 @@ const BASELINE: usize = 3;
 /// Windows that have to agree.
 const AGREEING: u32 = 2;
 /// Reads in the smallest window.
-const WINDOW_MIN: u32 = 48;
+const WINDOW_MIN: u32 = 64;
 /// A window with fewer cold reads says nothing.
 const COLD_MIN: u32 = 16;
 /// A step down costs a little where it is wrong: short runs are spared it.
