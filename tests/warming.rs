@@ -241,12 +241,14 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
 fn a_run_that_was_killed_leaves_nothing_cold_at_last() {
     let settings = Settings { cold_latency: 50 * MS, par: 8, ..Settings::default() };
     let Some(bench) = Bench::of(settings) else { return };
-    let child = bench.start("");
+    let child = bench.start("--depth 8 --straddle off");
     wait_until("half of it", || bench.volumes.cold_left(0) < 64);
     signal(&child, Signal::KILL);
     child.wait_with_output().unwrap();
-    bench.warm("").silent();
+    bench.warm("--straddle off").silent();
     assert_eq!(bench.volumes.cold_left(0), 0);
+    let twice = bench.volumes.touches(0).iter().filter(|touches| **touches > 1).count();
+    assert!(twice <= 8, "{twice} blocks were read twice, and 8 were under way");
 }
 
 #[test]

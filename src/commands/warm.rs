@@ -80,11 +80,18 @@ fn go(global: &Global, args: &cli::Warm, voice: &mut Voice) -> Result<Exit> {
     if let Some(count) = &args.verify {
         return verify::run(count, args, &volumes, voice, &asked);
     }
-    for volume in &mut volumes {
-        volume.take_up(args, global.state_dir.as_deref())?;
+    let mut states = Vec::new();
+    let mut unfinished = Vec::new();
+    for mut volume in volumes.drain(..) {
+        let state = volume.take_up(args, global.state_dir.as_deref())?;
+        if volume.is_finished() {
+            voice.finished_before(&volume)?;
+        } else {
+            states.push(state);
+            unfinished.push(volume);
+        }
     }
-    let (finished, volumes): (Vec<Prepared>, Vec<Prepared>) = volumes.into_iter().partition(Prepared::is_finished);
-    finished.iter().try_for_each(|volume| voice.finished_before(volume))?;
+    let volumes = unfinished;
     if volumes.is_empty() {
         return Ok(Exit::Done);
     }
@@ -92,9 +99,8 @@ fn go(global: &Global, args: &cli::Warm, voice: &mut Voice) -> Result<Exit> {
     let mut schedulers: Vec<Scheduler> = volumes.iter().map(|volume| volume.scheduler(args)).collect();
     voice.begin(&volumes, engine.name())?;
     let start = Instant::now();
-    let mut watch = Watch::new(&volumes, voice, &asked);
+    let mut watch = Watch::new(&volumes, states, voice, &asked);
     drive::run(&mut schedulers, &mut engine, start, &mut watch).context("the reads can't be carried on")?;
-    watch.save_all(&schedulers);
     drop(watch);
     let stopped = asked.stopped_by();
     voice.end(&volumes, &schedulers, start.elapsed(), stopped)?;

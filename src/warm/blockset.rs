@@ -30,6 +30,11 @@ impl BlockSet {
         block < self.limit && self.words[(block / 64) as usize] & bit(block) != 0
     }
 
+    /// Blocks 64·n to 64·n + 63, a bit each.
+    pub fn word(&self, n: usize) -> u64 {
+        self.words[n]
+    }
+
     /// Adds a block; says whether it is new. Blocks beyond the limit are not taken.
     pub fn insert(&mut self, block: u64) -> bool {
         let new = block < self.limit && !self.contains(block);

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -70,9 +70,13 @@ impl Device {
                 _ => failed(error),
             }
         })?;
-        let kind = file.metadata().map_err(failed)?.file_type();
+        let meta = file.metadata().map_err(failed)?;
+        let kind = meta.file_type();
         if !kind.is_block_device() && !kind.is_file() {
             return Err(unfit("this is neither a block device nor a file"));
+        }
+        if kind.is_block_device() && number_in(sysfs, volume).is_some_and(|number| number != meta.rdev()) {
+            return Err(unfit("behind this node is another device than the one that was looked for"));
         }
         let size = file.seek(SeekFrom::End(0)).map_err(failed)?;
         if size == 0 {
@@ -113,4 +117,11 @@ impl Device {
             _ => Ok(()),
         }
     }
+}
+
+/// The device number by which the kernel knows the volume: names of nodes move, and in containers they can be anything.
+fn number_in(sysfs: &Path, volume: &Volume) -> Option<u64> {
+    let text = std::fs::read_to_string(sysfs.join("block").join(volume.name.as_ref()?).join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }

@@ -15,6 +15,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 pub trait Observer {
     /// A block was given up.
     fn failed(&mut self, volume: usize, failure: Failure);
+    /// Reads have come back.
+    fn answered(&mut self, schedulers: &mut [Scheduler]);
     /// Some time has passed.
     fn tick(&mut self, schedulers: &[Scheduler], now: Duration);
     /// Whether no further read is to be issued.
@@ -85,8 +87,9 @@ pub fn run(
         }
         engine.wait(wake.saturating_sub(now).max(Duration::from_micros(100)), &mut answers)?;
         let now = start.elapsed();
-        for answer in answers.drain(..) {
-            settle(schedulers, &mut tickets, answer, now, observer);
+        if !answers.is_empty() {
+            answers.drain(..).for_each(|answer| settle(schedulers, &mut tickets, answer, now, observer));
+            observer.answered(schedulers);
         }
         if now >= next_tick {
             next_tick = now + TICK;

@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use super::blockset::BlockSet;
@@ -120,6 +121,8 @@ pub struct Scheduler {
     /// Planned, and not handed out yet.
     todo: BlockSet,
     touched: BlockSet,
+    /// Words of `touched` that changed since they were asked for.
+    fresh: Range<usize>,
     failed: BlockSet,
     planned: u64,
     before: u64,
@@ -152,6 +155,7 @@ impl Scheduler {
             planned: plan.wanted.len(),
             before: touched.len(),
             touched,
+            fresh: 0..0,
             again: VecDeque::new(),
             later: BinaryHeap::new(),
             in_flight: 0,
@@ -271,7 +275,7 @@ impl Scheduler {
         if result == Ok(read.length) {
             for block in read.block..read.block + u64::from(read.blocks) {
                 self.failed.remove(block);
-                self.touched.insert(block);
+                self.touch(block);
             }
         }
     }
@@ -336,12 +340,26 @@ impl Scheduler {
             return self.again.push_front(rest);
         }
         for block in read.block..read.block + u64::from(read.blocks) {
-            self.touched.insert(block);
+            self.touch(block);
         }
         if cold {
             self.cold_blocks += u64::from(read.blocks);
         }
         self.depth.completed(read.window, read.blocks, latency, cold, now);
+    }
+
+    fn touch(&mut self, block: u64) {
+        self.touched.insert(block);
+        let word = (block / 64) as usize;
+        self.fresh = match self.fresh.is_empty() {
+            true => word..word + 1,
+            false => self.fresh.start.min(word)..self.fresh.end.max(word + 1),
+        };
+    }
+
+    /// The words of [`Self::touched`] that changed since this was asked last.
+    pub fn take_fresh(&mut self) -> Range<usize> {
+        std::mem::take(&mut self.fresh)
     }
 
     /// Whether every planned block was read or failed.

@@ -1,9 +1,13 @@
 //! What was read already, in a file, so that a run that was stopped goes on where it was.
 //!
-//! One line of JSON says of which volume it is; behind it stand the blocks, a bit each. It is replaced as a whole.
+//! One line of JSON says of which volume it is; behind it stand the blocks, a bit each. A run begins with a new file in the
+//! place of the old one; in it bits are only ever set, each as soon as its block was read. Whatever ends the program, at most
+//! the reads that were under way are done again.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -32,8 +36,6 @@ struct Line {
     volume: String,
     size: u64,
     step: u64,
-    touched: u64,
-    blake3: String,
 }
 
 /// A state that can't be used.
@@ -91,36 +93,50 @@ pub fn load(path: &Path, owner: &Owner) -> Result<BlockSet, StateError> {
         let found = format!("{}, {size} bytes in blocks of {step}", found.identity);
         return Err(StateError::Other { path: path.to_owned(), found });
     }
-    let blocks = &bytes[end + 1..];
-    if blake3::hash(blocks).to_hex().as_str() != line.blake3 {
-        return Err(damaged());
+    BlockSet::from_bytes(&bytes[end + 1..], owner.grid.blocks()).ok_or_else(damaged)
+}
+
+/// The state of a volume that is being read.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+    file: File,
+    /// Where the blocks begin (bytes).
+    begin: u64,
+    /// What was read before this run.
+    before: BlockSet,
+}
+
+impl StateFile {
+    /// Puts a new file in the place of `path`, with what was read before.
+    pub fn create(path: &Path, owner: &Owner, before: BlockSet) -> Result<Self, StateError> {
+        let (file, begin) =
+            write(path, owner, &before).map_err(|error| StateError::Io { path: path.to_owned(), error })?;
+        Ok(Self { path: path.to_owned(), file, begin, before })
     }
-    BlockSet::from_bytes(blocks, owner.grid.blocks()).ok_or_else(damaged)
+
+    /// Adds the blocks of `touched` that lie in these words of 64.
+    pub fn add(&self, touched: &BlockSet, words: Range<usize>) -> Result<(), StateError> {
+        let at = self.begin + words.start as u64 * 8;
+        let bytes: Vec<u8> = words.flat_map(|n| (self.before.word(n) | touched.word(n)).to_le_bytes()).collect();
+        self.file.write_all_at(&bytes, at).map_err(|error| StateError::Io { path: self.path.clone(), error })
+    }
 }
 
-/// Replaces the state of a volume.
-pub fn save(path: &Path, owner: &Owner, touched: &BlockSet) -> Result<(), StateError> {
-    write(path, owner, touched).map_err(|error| StateError::Io { path: path.to_owned(), error })
-}
-
-fn write(path: &Path, owner: &Owner, touched: &BlockSet) -> io::Result<()> {
-    let blocks = touched.to_bytes();
-    let line = Line {
-        snapferry_warm: VERSION,
-        volume: owner.identity.clone(),
-        size: owner.grid.size,
-        step: owner.grid.step,
-        touched: touched.len(),
-        blake3: blake3::hash(&blocks).to_hex().to_string(),
-    };
+fn write(path: &Path, owner: &Owner, touched: &BlockSet) -> io::Result<(File, u64)> {
+    let Grid { size, step } = owner.grid;
+    let line = Line { snapferry_warm: VERSION, volume: owner.identity.clone(), size, step };
+    let mut line = serde_json::to_vec(&line)?;
+    line.push(b'\n');
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer(&mut file, &line)?;
-    file.write_all(b"\n")?;
-    file.write_all(&blocks)?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+    file.write_all(&line)?;
+    file.write_all(&touched.to_bytes())?;
+    // Where the folder outlives the machine's run, half a file must not be in the way of the next.
+    file.as_file().sync_all()?;
+    let file = file.persist(path).map_err(|error| error.error)?;
+    Ok((file, line.len() as u64))
 }
 
 #[cfg(test)]
@@ -139,7 +155,13 @@ mod tests {
         assert!(load(&path, &mine).unwrap().is_empty());
         let mut touched = BlockSet::new(1000);
         touched.insert_range(10..900);
-        save(&path, &mine, &touched).unwrap();
+        let file = StateFile::create(&path, &mine, touched.clone()).unwrap();
+        assert_eq!(load(&path, &mine).unwrap(), touched);
+        let mut fresh = BlockSet::new(1000);
+        [0, 64, 950, 999].into_iter().for_each(|block| assert!(fresh.insert(block)));
+        file.add(&fresh, 0..1).unwrap();
+        file.add(&fresh, 14..16).unwrap();
+        [0, 950, 999].into_iter().for_each(|block| assert!(touched.insert(block)));
         assert_eq!(load(&path, &mine).unwrap(), touched);
         for other in [owner("vol-4567", 512 * 1000), owner("vol-0123", 512 * 1001)] {
             assert!(matches!(load(&path, &other), Err(StateError::Other { .. })));
@@ -149,9 +171,10 @@ mod tests {
             fs::write(&path, &whole[..length]).unwrap();
             assert!(matches!(load(&path, &mine), Err(StateError::Damaged { .. })), "{length}");
         }
+        // Blocks that the volume does not have.
         for at in [0, 20, whole.len() - 1] {
             let mut changed = whole.clone();
-            changed[at] ^= 1;
+            changed[at] ^= 0x80;
             fs::write(&path, &changed).unwrap();
             assert!(load(&path, &mine).is_err(), "{at}");
         }

@@ -15,7 +15,7 @@ use crate::warm::depth::DepthSettings;
 use crate::warm::device::Device;
 use crate::warm::plan::{DEFAULT_STEP, Grid, Plan, Wishes};
 use crate::warm::scheduler::{Scheduler, Settings, Straddle};
-use crate::warm::state::{self, Owner, StateError};
+use crate::warm::state::{self, Owner, StateError, StateFile};
 use crate::warm::target::{self, System, TargetError, Volume};
 use crate::warm::{blocks, first};
 
@@ -29,8 +29,8 @@ pub struct Prepared {
     pub plan: Plan,
     /// Whose state it is.
     pub owner: Owner,
-    /// Where the state is kept; `None` where there is no place for it.
-    pub state: Option<PathBuf>,
+    /// Whether what is read is written down, so that another run can go on.
+    pub is_kept: bool,
     /// Read before.
     pub touched: BlockSet,
     /// Files below `--first` whose place could not be told.
@@ -68,7 +68,7 @@ pub fn prepare(args: &cli::Warm) -> Result<Vec<Prepared>> {
         let plan = Plan::new(grid, &wishes).map_err(|error| Problem::new(Exit::Usage, error.to_string()))?;
         let owner = Owner { identity: volume.identity.clone(), grid };
         let touched = BlockSet::new(grid.blocks());
-        prepared.push(Prepared { volume, device, plan, owner, state: None, touched, left_out });
+        prepared.push(Prepared { volume, device, plan, owner, is_kept: false, touched, left_out });
     }
     if let Some(place) = placed.iter().position(|placed| !placed) {
         let path = args.which.first[place].display();
@@ -198,11 +198,11 @@ impl Prepared {
         }
     }
 
-    /// Finds the place of the state, and what was read before.
-    pub fn take_up(&mut self, args: &cli::Warm, state_dir: Option<&Path>) -> Result<()> {
+    /// Finds the place of the state and what was read before. `None` where it can't be kept.
+    pub fn take_up(&mut self, args: &cli::Warm, state_dir: Option<&Path>) -> Result<Option<StateFile>> {
         let file_in = |folder: &Path| state::file_in(folder, &self.owner);
         let given = args.resume.state.clone().or_else(|| state_dir.map(file_in));
-        let Some(path) = given.clone().or_else(|| default_folder().as_deref().map(file_in)) else { return Ok(()) };
+        let Some(path) = given.clone().or_else(|| default_folder().as_deref().map(file_in)) else { return Ok(None) };
         let again = |error: StateError| {
             Problem::new(Exit::Failed, format!("the state of the warm-up: {error}"))
                 .hint("remove it, give --state FILE, or read everything once more with --again")
@@ -210,12 +210,17 @@ impl Prepared {
         if !args.resume.again {
             self.touched = state::load(&path, &self.owner).map_err(again)?;
         }
-        match state::save(&path, &self.owner, &self.touched) {
-            Ok(()) => self.state = Some(path),
-            Err(error) if given.is_some() => return Err(Problem::new(Exit::Failed, error.to_string()).into()),
-            Err(error) => tracing::warn!("{error}: a run that is interrupted will begin anew"),
+        match StateFile::create(&path, &self.owner, self.touched.clone()) {
+            Ok(file) => {
+                self.is_kept = true;
+                Ok(Some(file))
+            }
+            Err(error) if given.is_some() => Err(Problem::new(Exit::Failed, error.to_string()).into()),
+            Err(error) => {
+                tracing::warn!("{error}: a run that is interrupted will begin anew");
+                Ok(None)
+            }
         }
-        Ok(())
     }
 
     /// How many of the planned blocks were read before.

@@ -205,7 +205,7 @@ impl Voice {
         }
         let signal = stopped.and_then(signal_hook::low_level::signal_name);
         if let (Some(name), true) = (signal, schedulers.iter().any(|scheduler| !scheduler.is_finished())) {
-            let kept = volumes.iter().all(|volume| volume.state.is_some());
+            let kept = volumes.iter().all(|volume| volume.is_kept);
             let hint = if kept { "the same command goes on where it was" } else { "the same command begins anew" };
             self.stopped(name, hint);
         }

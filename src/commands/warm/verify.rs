@@ -95,6 +95,8 @@ impl Observer for Silent<'_> {
         self.failed += 1;
     }
 
+    fn answered(&mut self, _: &mut [Scheduler]) {}
+
     fn tick(&mut self, _: &[Scheduler], _: Duration) {}
 
     fn stop(&self) -> bool {

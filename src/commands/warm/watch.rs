@@ -10,10 +10,8 @@ use super::report::Voice;
 use crate::progress::{Rate, duration};
 use crate::warm::drive::Observer;
 use crate::warm::scheduler::{Failure, Scheduler};
-use crate::warm::state;
+use crate::warm::state::StateFile;
 
-/// How often what was read is written down. A run that is killed reads at most so much again.
-const SAVE: Duration = Duration::from_secs(5);
 /// How often progress is an event.
 const EVENT: Duration = Duration::from_secs(1);
 /// How often it goes to syslog, as with ebsinit.
@@ -29,16 +27,20 @@ pub struct Watch<'a> {
     /// Of all together, where there are several.
     total: Option<(ProgressBar, Rate)>,
     failed: Vec<u64>,
-    next_save: Duration,
+    /// Where what was read is written down.
+    states: Vec<Option<StateFile>>,
     next_event: Duration,
     next_syslog: Duration,
-    /// Once is enough.
-    unsaved: bool,
 }
 
 impl<'a> Watch<'a> {
     /// Nothing is drawn where nobody looks.
-    pub fn new(volumes: &'a [Prepared], voice: &'a mut Voice, asked: &'a Asked) -> Self {
+    pub fn new(
+        volumes: &'a [Prepared],
+        states: Vec<Option<StateFile>>,
+        voice: &'a mut Voice,
+        asked: &'a Asked,
+    ) -> Self {
         let target = if voice.shows_progress() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let all = MultiProgress::with_draw_target(target);
         let width = volumes.iter().map(|volume| volume.shown().len()).max().unwrap_or(0);
@@ -53,25 +55,8 @@ impl<'a> Watch<'a> {
         let blocks = volumes.iter().map(|volume| volume.plan.wanted.len()).sum();
         let total = (volumes.len() > 1).then(|| bar("all", blocks));
         let failed = vec![0; volumes.len()];
-        let (next_save, next_event, next_syslog) = (SAVE, EVENT, SYSLOG);
-        Self { volumes, voice, asked, all, bars, total, failed, next_save, next_event, next_syslog, unsaved: false }
-    }
-
-    /// Writes down what was read.
-    pub fn save_all(&mut self, schedulers: &[Scheduler]) {
-        for (volume, scheduler) in self.volumes.iter().zip(schedulers) {
-            let Some(path) = &volume.state else { continue };
-            // What was read before and is not planned now stays read.
-            let mut touched = volume.touched.clone();
-            touched.unite(scheduler.touched());
-            match state::save(path, &volume.owner, &touched) {
-                Err(error) if !self.unsaved => {
-                    self.unsaved = true;
-                    self.voice.warn(&format!("what was read can't be written down: {error}"));
-                }
-                _ => {}
-            }
-        }
+        let (next_event, next_syslog) = (EVENT, SYSLOG);
+        Self { volumes, voice, asked, all, bars, total, failed, states, next_event, next_syslog }
     }
 
     fn draw(&mut self, schedulers: &[Scheduler]) {
@@ -114,6 +99,18 @@ impl Observer for Watch<'_> {
         self.all.suspend(|| voice.block_failed(volume, failure, so_far));
     }
 
+    fn answered(&mut self, schedulers: &mut [Scheduler]) {
+        for (scheduler, state) in schedulers.iter_mut().zip(&mut self.states) {
+            let fresh = scheduler.take_fresh();
+            let Some(file) = state.as_ref().filter(|_| !fresh.is_empty()) else { continue };
+            if let Err(error) = file.add(scheduler.touched(), fresh) {
+                let text = format!("what is read can't be written down any more: {error}");
+                self.all.suspend(|| self.voice.warn(&text));
+                *state = None;
+            }
+        }
+    }
+
     fn tick(&mut self, schedulers: &[Scheduler], now: Duration) {
         if self.voice.shows_progress() {
             self.draw(schedulers);
@@ -128,10 +125,6 @@ impl Observer for Watch<'_> {
         if now >= self.next_syslog {
             self.next_syslog = now + SYSLOG;
             self.voice.progress(self.volumes, schedulers, true);
-        }
-        if now >= self.next_save {
-            self.next_save = now + SAVE;
-            self.save_all(schedulers);
         }
     }
 
