@@ -131,8 +131,10 @@ fn open_engine(args: &cli::Warm, volumes: &[Prepared], voice: &Voice) -> Result<
     };
     let files = volumes.iter().map(|volume| volume.device.file.try_clone()).collect::<Result<Vec<_>, _>>()?;
     let depth = args.how.depth.unwrap_or(512).saturating_mul(u32::try_from(volumes.len()).unwrap_or(u32::MAX));
-    let (mut engine, refused) =
-        Engine::new(choice, files, depth).map_err(|error| Problem::new(Exit::Failed, format!("io_uring: {error}")))?;
+    let (mut engine, refused) = Engine::new(choice, files, depth).map_err(|error| {
+        Problem::new(Exit::Failed, format!("io_uring: {error}"))
+            .hint("old kernels, seccomp, kernel.io_uring_disabled or a small ulimit -l refuse it; --engine threads does without")
+    })?;
     if let Some(why) = refused {
         voice.note(&format!("io_uring is not to be had here ({why}): reading with threads"));
     }

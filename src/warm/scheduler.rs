@@ -261,18 +261,23 @@ impl Scheduler {
         self.settle(read, result, now)
     }
 
-    /// A read has not come back for too long: its blocks count as failed, and others take its place.
+    /// A read has not come back for too long: its block counts as failed, and others take its place.
     pub fn overdue(&mut self, read: Read) -> Vec<Failure> {
         self.in_flight -= 1;
         self.depth.held_back();
-        (read.block..read.block + u64::from(read.blocks))
-            .filter_map(|block| self.fail(block, ReadError::NoAnswer))
-            .collect()
+        if read.blocks == 2 {
+            // Which half it is that hangs is not known.
+            self.split(read);
+            return Vec::new();
+        }
+        let failure = self.fail(read.block, ReadError::NoAnswer);
+        self.give_up_where_nothing_answers(ReadError::NoAnswer);
+        failure.into_iter().collect()
     }
 
     /// A read that was overdue has come back after all. A block that was read is no failure.
     pub fn answered_late(&mut self, read: Read, result: Result<u32, ReadError>) {
-        if result == Ok(read.length) {
+        if result.is_ok_and(|bytes| self.is_whole(&read, bytes)) {
             for block in read.block..read.block + u64::from(read.blocks) {
                 self.failed.remove(block);
                 self.touch(block);
@@ -304,8 +309,7 @@ impl Scheduler {
         }
         if read.blocks == 2 {
             // Which half it was is not known.
-            self.again.push_back(self.single(read.block, 0));
-            self.again.push_back(self.single(read.block + 1, 0));
+            self.split(read);
             return Vec::new();
         }
         if read.attempt < self.settings.retries {
@@ -314,10 +318,22 @@ impl Scheduler {
             return Vec::new();
         }
         let failure = self.fail(read.block, error);
-        if self.touched.is_empty() && self.failed.len() >= HOPELESS {
+        self.give_up_where_nothing_answers(error);
+        failure.into_iter().collect()
+    }
+
+    /// The two blocks of a read, one by one.
+    fn split(&mut self, read: Read) {
+        self.again.push_back(self.single(read.block, 0));
+        self.again.push_back(self.single(read.block + 1, 0));
+    }
+
+    /// Those that are under way may still answer; as long as none has, no other is begun.
+    fn give_up_where_nothing_answers(&mut self, error: ReadError) {
+        let nothing = self.touched.is_empty() && self.in_flight == 0 && self.later.is_empty();
+        if nothing && self.failed.len() >= HOPELESS {
             self.given_up = Some(error);
         }
-        failure.into_iter().collect()
     }
 
     fn fail(&mut self, block: u64, error: ReadError) -> Option<Failure> {
