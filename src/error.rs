@@ -1,6 +1,7 @@
 //! What a failed command says and how it exits.
 
 use std::fmt;
+use std::io::Write;
 
 /// How the program exits; the table stands in the README and the manual page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,19 +94,24 @@ pub fn message_of(error: &anyhow::Error) -> String {
     parts.join(": ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
+/// A line on standard error. Whoever reads it may have gone, or its disk may be full: that ends no work.
+pub fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Prints `snapferry: error: …` and `snapferry: hint: …`, or one JSON object, on standard error.
 pub fn report(error: &anyhow::Error, json: bool) {
     let (message, hint) = (message_of(error), problem(error).and_then(|problem| problem.hint.as_deref()));
     if json {
-        eprintln!(
+        say(format_args!(
             "{}",
             serde_json::json!({"error": {"message": message, "hint": hint, "exit_code": exit_of(error).code()}})
-        );
+        ));
         return;
     }
-    eprintln!("snapferry: error: {message}");
+    say(format_args!("snapferry: error: {message}"));
     if let Some(hint) = hint {
-        eprintln!("snapferry: hint: {hint}");
+        say(format_args!("snapferry: hint: {hint}"));
     }
 }
 

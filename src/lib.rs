@@ -16,6 +16,7 @@ pub mod format;
 pub mod pipeline;
 pub mod profile;
 pub mod progress;
+pub mod signals;
 pub mod store;
 pub mod warm;
 pub mod zfs;

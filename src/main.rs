@@ -12,7 +12,7 @@ use std::thread;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use signal_hook::consts::SIGPIPE;
 use signal_hook::iterator::Signals;
 use snapferry::cli::{Cli, Command, Ebsinit};
 use snapferry::error::{Exit, Problem, ReaderGone};
@@ -116,10 +116,10 @@ impl<S: Subscriber> Layer<S> for Lines {
         let text: String = message.0.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let warning = *event.metadata().level() <= Level::WARN;
         match (self.json, warning) {
-            (true, true) => eprintln!("{}", serde_json::json!({"warning": {"message": text}})),
-            (true, false) => eprintln!("{}", serde_json::json!({"note": {"message": text}})),
-            (false, true) => eprintln!("snapferry: warning: {text}"),
-            (false, false) => eprintln!("snapferry: {text}"),
+            (true, true) => error::say(format_args!("{}", serde_json::json!({"warning": {"message": text}}))),
+            (true, false) => error::say(format_args!("{}", serde_json::json!({"note": {"message": text}}))),
+            (false, true) => error::say(format_args!("snapferry: warning: {text}")),
+            (false, false) => error::say(format_args!("snapferry: {text}")),
         }
     }
 }
@@ -141,25 +141,25 @@ impl Visit for Message {
 /// A signal may come at any instant: the manifest is the only commit, so there is nothing to undo. Children are
 /// ended, and the person is told what to do next.
 fn stop_on_signals(json: bool) {
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+    let Ok(mut signals) = Signals::new(snapferry::signals::ending()) else { return };
     thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
         STOPPING.store(true, Ordering::SeqCst);
         children::end_all();
         if std::io::stderr().is_terminal() {
             // The progress bar's line.
-            eprint!("\r\u{1b}[K");
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), b"\r\x1b[K");
         }
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         let (message, hint) =
             (format!("stopped by {name}"), "nothing half-made is visible; the same command goes on where it was");
         if json {
-            eprintln!(
+            error::say(format_args!(
                 "{}",
                 serde_json::json!({"error": {"message": message, "hint": hint, "exit_code": 128 + signal}})
-            );
+            ));
         } else {
-            eprintln!("snapferry: error: {message}\nsnapferry: hint: {hint}");
+            error::say(format_args!("snapferry: error: {message}\nsnapferry: hint: {hint}"));
         }
         std::process::exit(128 + signal);
     });

@@ -121,7 +121,7 @@ fn imports(source: &Source) -> Vec<String> {
 /// What each part of the tree may name of the others. Itself always.
 fn allowed(part: &str) -> Option<&'static [&'static str]> {
     Some(match part {
-        "format" | "cli" | "error" | "progress" | "children" => &[],
+        "format" | "cli" | "error" | "progress" | "children" | "signals" => &[],
         "pipeline" => &["format"],
         "store" | "zfs" => &["children"],
         "warm" => &["children"],
@@ -168,7 +168,7 @@ fn libraries_stay_where_they_belong() {
         ("tokio", &["store"]),
         ("openssh_sftp_client", &["store"]),
         ("minisign", &["format"]),
-        ("signal_hook", &["commands", "main"]),
+        ("signal_hook", &["commands", "main", "signals"]),
     ];
     let sources = sources();
     for (library, places) in places {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use crate::cli::{Cli, Command, Global};
-use crate::error::{Exit, Problem, ReaderGone};
+use crate::error::{Exit, Problem, ReaderGone, say};
 use crate::profile::Places;
 use crate::store::Store;
 use crate::zfs::command::{Zfs, ZfsError, ZfsErrorKind};
@@ -80,7 +80,7 @@ impl Context {
     /// Something that a person at a terminal likes to know; nothing in a pipe or from cron, unless `-v`.
     pub fn note(&self, text: &str) {
         if !self.quiet && !self.json && (self.terminal || self.verbose) {
-            eprintln!("snapferry: {text}");
+            say(format_args!("snapferry: {text}"));
         }
     }
 
@@ -93,9 +93,9 @@ impl Context {
     pub fn warn(&self, text: &str) {
         let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         if self.json {
-            eprintln!("{}", serde_json::json!({"warning": {"message": text}}));
+            say(format_args!("{}", serde_json::json!({"warning": {"message": text}})));
         } else {
-            eprintln!("snapferry: warning: {text}");
+            say(format_args!("snapferry: warning: {text}"));
         }
     }
 

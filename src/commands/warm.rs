@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::SIGUSR1;
 use signal_hook::flag;
 
 use self::prepare::Prepared;
@@ -35,7 +35,7 @@ impl Asked {
     fn listen() -> Result<Self> {
         let asked = Self { stop: Arc::default(), status: Arc::default() };
         let again = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
+        for signal in crate::signals::ending() {
             flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&again))?;
             flag::register(signal, Arc::clone(&again))?;
             flag::register_usize(signal, Arc::clone(&asked.stop), signal as usize)?;
@@ -60,7 +60,7 @@ impl Asked {
 
 /// Runs `warm`. A run that a signal ended exits as that signal says.
 pub fn run(global: &Global, args: &cli::Warm) -> Result<Exit> {
-    let mut voice = Voice::new(global, args)?;
+    let mut voice = Voice::new(global, args);
     match go(global, args, &mut voice) {
         Err(error) => {
             voice.syslog_error(&crate::error::message_of(&error));
@@ -116,7 +116,7 @@ fn verdict(volumes: &[Prepared], schedulers: &[Scheduler]) -> Result<Exit> {
     if let Some((volume, scheduler)) = silent {
         let why = scheduler.status().given_up.map_or_else(|| "every read failed".to_owned(), |error| error.to_string());
         return Err(Problem::new(Exit::Failed, format!("{} answers no read: {why}", volume.shown()))
-            .hint("nothing of it was initialised")
+            .hint("this run brought nothing in")
             .into());
     }
     let whole = schedulers.iter().all(|scheduler| scheduler.status().touched == scheduler.status().planned);

@@ -116,7 +116,6 @@ pub struct DepthControl {
     knee: Option<u32>,
     /// A read is expected to come too near the time limit beyond this.
     ceiling: u32,
-    deepest: u32,
 }
 
 impl DepthControl {
@@ -140,7 +139,6 @@ impl DepthControl {
             pairs_tried: !settings.try_pairs,
             knee: None,
             ceiling,
-            deepest: settled,
             settings,
         }
     }
@@ -168,11 +166,6 @@ impl DepthControl {
     /// The depth above which more brought nothing, once it is known.
     pub fn knee(&self) -> Option<u32> {
         self.knee
-    }
-
-    /// The greatest depth that was in force.
-    pub fn deepest(&self) -> u32 {
-        self.deepest
     }
 
     /// Something else than the depth held reads back: what is measured now says nothing about it.
@@ -343,7 +336,6 @@ impl DepthControl {
             return;
         };
         self.trial = trial;
-        self.deepest = self.deepest.max(self.depth());
         self.next_window();
     }
 

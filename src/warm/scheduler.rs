@@ -128,9 +128,12 @@ pub struct Scheduler {
     before: u64,
     /// Reads that begin where a short one ended, and blocks that a pair failed at.
     again: VecDeque<Read>,
+    /// Blocks that were tried out of order because nothing answered.
+    scouts: u64,
     /// Blocks to be tried again, by time.
     later: BinaryHeap<Reverse<(Duration, Read)>>,
     in_flight: u32,
+    most_in_flight: u32,
     next_token: Duration,
     depth: DepthControl,
     latencies: Latencies,
@@ -157,8 +160,10 @@ impl Scheduler {
             touched,
             fresh: 0..0,
             again: VecDeque::new(),
+            scouts: 0,
             later: BinaryHeap::new(),
             in_flight: 0,
+            most_in_flight: 0,
             next_token: Duration::ZERO,
             depth: DepthControl::new(DepthSettings { try_pairs, ..settings.depth }),
             latencies: Latencies::default(),
@@ -193,6 +198,7 @@ impl Scheduler {
         read.issued = now;
         read.window = self.depth.issued();
         self.in_flight += 1;
+        self.most_in_flight = self.most_in_flight.max(self.in_flight);
         self.requests += 1;
         if let Some(iops) = self.settings.max_iops {
             let from = self.next_token.max(now.saturating_sub(Duration::from_millis(10)));
@@ -213,11 +219,14 @@ impl Scheduler {
             return self.later.pop().map(|Reverse((_, read))| read);
         }
         let waiting = self.later.len() as u64;
-        let hopeless = self.touched.is_empty() && waiting + self.failed.len() >= HOPELESS;
-        if hopeless || waiting >= WAITING_MAX {
+        if waiting >= WAITING_MAX {
             return None;
         }
-        let block = self.walk.next(&self.todo)?;
+        let block = if self.touched.is_empty() && waiting + self.failed.len() >= HOPELESS {
+            self.scout()?
+        } else {
+            self.walk.next(&self.todo)?
+        };
         self.todo.remove(block);
         let pairs = match self.settings.straddle {
             Straddle::Auto => self.depth.pairs(),
@@ -231,6 +240,16 @@ impl Scheduler {
             return Some(self.pair(block.min(partner)));
         }
         Some(self.single(block, 0))
+    }
+
+    /// Where nothing has answered yet, a few blocks from everywhere are tried, and then no other.
+    fn scout(&mut self) -> Option<u64> {
+        if self.scouts == HOPELESS {
+            return None;
+        }
+        self.scouts += 1;
+        let from = self.grid.blocks() / HOPELESS * (self.scouts - 1);
+        self.todo.next_from(from).or_else(|| self.todo.next_from(0))
     }
 
     /// Whether the second half of a read across a border lies within the volume.
@@ -331,7 +350,7 @@ impl Scheduler {
     /// Those that are under way may still answer; as long as none has, no other is begun.
     fn give_up_where_nothing_answers(&mut self, error: ReadError) {
         let nothing = self.touched.is_empty() && self.in_flight == 0 && self.later.is_empty();
-        if nothing && self.failed.len() >= HOPELESS {
+        if nothing && self.scouts == HOPELESS {
             self.given_up = Some(error);
         }
     }
@@ -400,7 +419,7 @@ impl Scheduler {
             bytes: self.bytes,
             in_flight: self.in_flight,
             depth: self.depth.depth(),
-            deepest: self.depth.deepest(),
+            deepest: self.most_in_flight,
             knee: self.depth.knee(),
             pairs: self.settings.straddle == Straddle::On || self.depth.pairs(),
             latencies: &self.latencies,

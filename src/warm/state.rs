@@ -18,6 +18,8 @@ use super::plan::Grid;
 
 /// The version of the file.
 const VERSION: u32 = 1;
+/// How every state begins.
+const BEGINNING: &[u8] = b"{\"snapferry_warm\":";
 /// No first line is longer (bytes).
 const MAX_LINE: usize = 4096;
 
@@ -49,14 +51,26 @@ pub enum StateError {
         /// Why.
         error: io::Error,
     },
-    /// Cut, changed, or something else.
-    #[error("{path} is damaged or no state of a warm-up", path = path.display())]
+    /// Something else, which is left alone.
+    #[error("{path} is no state of a warm-up, but something else", path = path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Cut or changed.
+    #[error("{path} is damaged", path = path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
     },
+    /// Another run writes to it.
+    #[error("another run warms this volume up: it holds {path}", path = path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
     /// Of another volume, size or step.
-    #[error("{path} is of another volume: {found}", path = path.display())]
+    #[error("{path} is of another volume, or was made with another --step: {found}", path = path.display())]
     Other {
         /// The file.
         path: PathBuf,
@@ -84,6 +98,9 @@ pub fn load(path: &Path, owner: &Owner) -> Result<BlockSet, StateError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BlockSet::new(owner.grid.blocks())),
         Err(error) => return Err(StateError::Io { path: path.to_owned(), error }),
     };
+    if !BEGINNING.starts_with(&bytes[..bytes.len().min(BEGINNING.len())]) {
+        return Err(StateError::Foreign { path: path.to_owned() });
+    }
     let damaged = || StateError::Damaged { path: path.to_owned() };
     let end = bytes.iter().take(MAX_LINE).position(|byte| *byte == b'\n').ok_or_else(damaged)?;
     let line: Line = serde_json::from_slice(&bytes[..end]).map_err(|_| damaged())?;
@@ -109,7 +126,10 @@ pub struct StateFile {
 
 impl StateFile {
     /// Puts a new file in the place of `path`, with what was read before.
+    ///
+    /// Whatever is there must be a state or empty, and nobody may be writing to it.
     pub fn create(path: &Path, owner: &Owner, before: BlockSet) -> Result<Self, StateError> {
+        let _held = hold_existing(path)?;
         let (file, begin) =
             write(path, owner, &before).map_err(|error| StateError::Io { path: path.to_owned(), error })?;
         Ok(Self { path: path.to_owned(), file, begin, before })
@@ -123,6 +143,25 @@ impl StateFile {
     }
 }
 
+/// Holds the file that is to be replaced, if there is one.
+fn hold_existing(path: &Path) -> Result<Option<File>, StateError> {
+    let failed = |error| StateError::Io { path: path.to_owned(), error };
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(failed)?,
+    };
+    let mut beginning = [0u8; BEGINNING.len()];
+    let length = file.read_at(&mut beginning, 0).map_err(failed)?;
+    if !BEGINNING.starts_with(&beginning[..length]) || !file.metadata().map_err(failed)?.is_file() {
+        return Err(StateError::Foreign { path: path.to_owned() });
+    }
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Err(StateError::Busy { path: path.to_owned() }),
+        Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
 fn write(path: &Path, owner: &Owner, touched: &BlockSet) -> io::Result<(File, u64)> {
     let Grid { size, step } = owner.grid;
     let line = Line { snapferry_warm: VERSION, volume: owner.identity.clone(), size, step };
@@ -133,6 +172,7 @@ fn write(path: &Path, owner: &Owner, touched: &BlockSet) -> io::Result<(File, u6
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     file.write_all(&line)?;
     file.write_all(&touched.to_bytes())?;
+    file.as_file().try_lock().map_err(|error| io::Error::other(error.to_string()))?;
     // Where the folder outlives the machine's run, half a file must not be in the way of the next.
     file.as_file().sync_all()?;
     let file = file.persist(path).map_err(|error| error.error)?;

@@ -45,7 +45,7 @@ fn a_signal_stops_it_in_order_and_the_same_command_goes_on() {
         wait_until("some are read", || volumes.reads(n) >= 20);
         running.signal(signal);
         let run = running.end().fails(code, &[&format!("stopped by {name}"), "the same command goes on where it was"]);
-        assert_eq!(run.stderr.lines().count(), 2, "{run}");
+        assert_eq!(run.stderr.lines().count(), 3, "{run}");
         let read = touched(&volumes, n).len() as u64;
         assert!((20..120).contains(&read), "{read}");
         assert_eq!(written_down(&place.path(&format!("state-{n}"))), read);
@@ -161,10 +161,17 @@ fn states_that_can_not_be_used() {
     refused(place.warm(&format!("--step 1MiB {}", line(0))), &["is of another volume", hint]);
     for cut in [0, 10, whole.len() - 1] {
         fs::write(&state, &whole[..cut]).unwrap();
-        refused(place.warm(&line(0)), &["is damaged or no state of a warm-up", hint]);
+        refused(place.warm(&line(0)), &["is damaged", hint]);
     }
     fs::write(&state, [&whole[..], b"more"].concat()).unwrap();
-    refused(place.warm(&line(0)), &["is damaged or no state of a warm-up", hint]);
+    refused(place.warm(&line(0)), &["is damaged", hint]);
+    // What is no state at all is never replaced.
+    fs::write(&state, "precious").unwrap();
+    for again in ["", "--again"] {
+        refused(place.warm(&format!("{again} {}", line(0))), &["is no state of a warm-up, but something else"]);
+        assert_eq!(fs::read(&state).unwrap(), b"precious");
+    }
+    fs::write(&state, &whole).unwrap();
     assert_eq!(volumes.reads(0), 32);
     // The way out that it names.
     place.warm(&format!("--again {}", line(1))).silent();
@@ -209,4 +216,16 @@ fn states_are_kept_in_run_unless_told_otherwise() {
     place.warm(&volume(&volumes, 0)).silent();
     all_once(&volumes, 0);
     assert_eq!(fs::read_dir(place.states()).unwrap().count(), 1);
+}
+
+/// Twice at once would be all the work twice.
+#[test]
+fn one_run_at_a_time_for_each_volume() {
+    let Some(volumes) = one(Settings { hang: vec![5], ..quick(16 * MIB) }) else { return };
+    let place = Place::new();
+    let running = place.start(&format!("--straddle off {}", volume(&volumes, 0)));
+    wait_until("all others are read", || volumes.cold_left(0) == 1 && volumes.held(0) == 1);
+    place.warm(&volume(&volumes, 0)).fails(6, &["another run warms this volume up"]);
+    volumes.release(0);
+    running.end().silent();
 }

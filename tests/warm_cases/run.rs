@@ -264,12 +264,13 @@ impl Run {
         assert!(self.status.success() && self.stdout.is_empty() && self.stderr.is_empty(), "{self}");
     }
 
-    /// Ended with `code`, and with one line for the error and perhaps one for the advice, after warnings; `words` are
+    /// Ended with `code`, and with one line for the error and perhaps one for the advice, after warnings and a summary; `words` are
     /// in these lines.
     #[track_caller]
     pub fn fails(self, code: i32, words: &[&str]) -> Self {
         let run = self.exit(code);
-        let told = |line: &&str| !line.starts_with("snapferry: warning: ");
+        let told =
+            |line: &&str| !line.starts_with("snapferry: warning: ") && !line.contains(": NOT wholly initialised: ");
         let lines: Vec<&str> = run.stderr.lines().filter(told).collect();
         let error = lines.first().and_then(|line| line.strip_prefix("snapferry: error: "));
         let error = error.unwrap_or_else(|| panic!("no error line: {run}"));

@@ -207,3 +207,30 @@ fn a_line_for_each_volume_and_one_for_all_on_a_terminal() {
     assert!(!run.stdout.contains("failed"), "{run}");
     (0..2).for_each(|n| all_once(&volumes, n));
 }
+
+/// A log on a full disk, or one whose reader has gone, ends no warm-up.
+#[test]
+fn words_that_nobody_takes_end_nothing() {
+    let Some(volumes) = one(Settings { bad: vec![4], ..quick(16 * MIB) }) else { return };
+    let place = Place::new();
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = place.command(&format!("-v --retries 0 {}", volume(&volumes, 0))).stderr(full).status().unwrap();
+    assert_eq!((status.code(), volumes.cold_left(0)), (Some(3), 1));
+}
+
+/// What `nohup` asks for.
+#[test]
+fn a_signal_that_is_to_be_ignored_is() {
+    let Some(volumes) = one(Settings { hang: vec![5], ..quick(16 * MIB) }) else { return };
+    let place = Place::new();
+    let plain = place.command(&format!("--straddle off {}", volume(&volumes, 0)));
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
+    let running = Running::new(command);
+    wait_until("all others are read", || volumes.held(0) == 1 && volumes.cold_left(0) == 1);
+    running.signal(Signal::HUP);
+    thread::sleep(Duration::from_millis(300));
+    volumes.release(0);
+    running.end().silent();
+    all_once(&volumes, 0);
+}

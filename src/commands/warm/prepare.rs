@@ -117,7 +117,13 @@ fn read_blocks(path: &Path, step: u64) -> Result<Vec<u64>> {
         let file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
         blocks::read(BufReader::new(file), step)
     };
-    read.map_err(|error| Problem::new(Exit::Usage, format!("--blocks {shown}: {error}")).into())
+    match read {
+        Ok(blocks) if blocks.is_empty() => {
+            Err(Problem::new(Exit::Usage, format!("--blocks {shown}: the list is empty")).into())
+        }
+        Ok(blocks) => Ok(blocks),
+        Err(error) => Err(Problem::new(Exit::Usage, format!("--blocks {shown}: {error}")).into()),
+    }
 }
 
 /// What `--offset` and `--length` leave of the parts that were named.
@@ -126,6 +132,9 @@ fn parts(which: &WhichBlocks, volume: &Volume, size: u64) -> Result<Vec<Range<u6
     let length = size_of(which.length.as_deref(), "--length")?;
     if offset.is_none() && length.is_none() {
         return Ok(volume.parts.clone());
+    }
+    if length == Some(0) {
+        return Err(Problem::new(Exit::Usage, "--length 0 leaves nothing to be read").into());
     }
     let from = offset.unwrap_or(0);
     if from >= size {
@@ -203,18 +212,31 @@ impl Prepared {
         let file_in = |folder: &Path| state::file_in(folder, &self.owner);
         let given = args.resume.state.clone().or_else(|| state_dir.map(file_in));
         let Some(path) = given.clone().or_else(|| default_folder().as_deref().map(file_in)) else { return Ok(None) };
-        let again = |error: StateError| {
-            Problem::new(Exit::Failed, format!("the state of the warm-up: {error}"))
-                .hint("remove it, give --state FILE, or read everything once more with --again")
+        let problem = |error: StateError| {
+            let hint = match error {
+                StateError::Busy { .. } => {
+                    return Problem::new(Exit::Busy, error.to_string()).hint("try again when it has ended");
+                }
+                StateError::Foreign { .. } => "give another --state FILE: this one is left alone",
+                _ => "remove it, give --state FILE, or read everything once more with --again",
+            };
+            Problem::new(Exit::Failed, format!("the state of the warm-up: {error}")).hint(hint)
         };
-        if !args.resume.again {
-            self.touched = state::load(&path, &self.owner).map_err(again)?;
+        match state::load(&path, &self.owner) {
+            Ok(touched) => self.touched = touched,
+            Err(_) if args.resume.again => {}
+            Err(error) => return Err(problem(error).into()),
+        }
+        if args.resume.again {
+            // What is not planned now stays read.
+            self.touched.subtract(&self.plan.wanted);
         }
         match StateFile::create(&path, &self.owner, self.touched.clone()) {
             Ok(file) => {
                 self.is_kept = true;
                 Ok(Some(file))
             }
+            Err(error @ (StateError::Busy { .. } | StateError::Foreign { .. })) => Err(problem(error).into()),
             Err(error) if given.is_some() => Err(Problem::new(Exit::Failed, error.to_string()).into()),
             Err(error) => {
                 tracing::warn!("{error}: a run that is interrupted will begin anew");

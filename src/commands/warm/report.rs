@@ -10,6 +10,7 @@ use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 use super::prepare::Prepared;
 use crate::cli::{self, Global};
 use crate::commands::print_line;
+use crate::error::say;
 use crate::progress::{counted, duration};
 use crate::warm::latency::{Latencies, Percentiles};
 use crate::warm::scheduler::{Failure, Scheduler, Status};
@@ -33,15 +34,20 @@ pub struct Voice {
 
 impl Voice {
     /// As the command line wants it.
-    pub fn new(global: &Global, args: &cli::Warm) -> Result<Self> {
-        let syslog = args.syslog.then(|| open_syslog(args)).transpose()?;
-        Ok(Self {
+    pub fn new(global: &Global, args: &cli::Warm) -> Self {
+        let mut voice = Self {
             quiet: global.quiet || args.silent,
             json: global.json,
             verbose: global.verbose > 0,
             terminal: std::io::IsTerminal::is_terminal(&std::io::stderr()),
-            syslog,
-        })
+            syslog: None,
+        };
+        // As with syslog(3), work does not wait for somebody to listen.
+        match args.syslog.then(|| open_syslog(args)).transpose() {
+            Ok(syslog) => voice.syslog = syslog,
+            Err(error) => voice.warn(&format!("{error:#}; going on without it")),
+        }
+        voice
     }
 
     /// Whether progress is drawn.
@@ -57,16 +63,23 @@ impl Voice {
     /// For a person at a terminal, or with `-v`.
     pub fn note(&self, text: &str) {
         if !self.quiet && !self.json && (self.terminal || self.verbose) {
-            eprintln!("snapferry: {text}");
+            say(format_args!("snapferry: {text}"));
+        }
+    }
+
+    /// What is said when not all is well, but for `-s`.
+    fn tell(&self, text: &str) {
+        if !self.quiet && !self.json {
+            say(format_args!("snapferry: {text}"));
         }
     }
 
     /// For everybody.
     pub fn warn(&self, text: &str) {
         if self.json {
-            eprintln!("{}", json!({"warning": {"message": text}}));
+            say(format_args!("{}", json!({"warning": {"message": text}})));
         } else {
-            eprintln!("snapferry: warning: {text}");
+            say(format_args!("snapferry: warning: {text}"));
         }
     }
 
@@ -94,7 +107,8 @@ impl Voice {
                 BinaryBytes(grid.bytes_of(&plan.wanted)),
             ))?;
             if !plan.first.is_empty() {
-                print_line(&format!("    first {}, then the rest", counted(plan.first_blocks(), "block")))?;
+                let then = if args.which.only_first { "and nothing else" } else { "then the rest" };
+                print_line(&format!("    first {}, {then}", counted(plan.first_blocks(), "block")))?;
             }
             if plan.left_out() > 0 {
                 print_line(&format!("    {} of the volume stay as they are", counted(plan.left_out(), "block")))?;
@@ -185,7 +199,7 @@ impl Voice {
     /// Somebody sent SIGUSR1.
     pub fn status(&self, volumes: &[Prepared], schedulers: &[Scheduler], elapsed: Duration) {
         for (volume, scheduler) in volumes.iter().zip(schedulers) {
-            eprintln!("snapferry: {}: {}", volume.shown(), status_line(&scheduler.status(), volume, elapsed));
+            say(format_args!("snapferry: {}: {}", volume.shown(), status_line(&scheduler.status(), volume, elapsed)));
         }
     }
 
@@ -214,9 +228,9 @@ impl Voice {
 
     fn stopped(&self, name: &str, hint: &str) {
         if self.json {
-            eprintln!("{}", json!({"error": {"message": format!("stopped by {name}"), "hint": hint}}));
+            say(format_args!("{}", json!({"error": {"message": format!("stopped by {name}"), "hint": hint}})));
         } else {
-            eprintln!("snapferry: error: stopped by {name}\nsnapferry: hint: {hint}");
+            say(format_args!("snapferry: error: stopped by {name}\nsnapferry: hint: {hint}"));
         }
     }
 
@@ -226,7 +240,11 @@ impl Voice {
         let whole = status.touched == status.planned;
         let word = if whole { "initialised" } else { "NOT wholly initialised" };
         let line = format!("{shown}: {word}: {}", status_line(&status, volume, elapsed));
-        self.note(&line);
+        if whole {
+            self.note(&line)
+        } else {
+            self.tell(&line)
+        }
         if status.latencies.reads() > 0 {
             self.note(&format!("{shown}: {}", latency_words(status.latencies)));
         }
@@ -305,7 +323,7 @@ fn done_json(volume: &Prepared, status: &Status<'_>, elapsed: Duration) -> Value
     json!({
         "volume": volume.volume.identity, "device": volume.volume.node, "blocks": status.planned, "touched": status.touched,
         "touched_before": status.before, "failed": status.failed,
-        "left_cold": status.planned - status.touched - status.failed, "left_out": volume.plan.left_out(),
+        "left_cold": status.planned - status.touched, "left_out": volume.plan.left_out(),
         "cold_blocks": status.cold_blocks, "requests": status.requests, "bytes": status.bytes,
         "blocks_per_second": rate(status, elapsed), "depth": status.depth, "deepest": status.deepest,
         "knee": status.knee, "straddling": status.pairs, "cold": latency(status.latencies.cold()),
@@ -323,11 +341,12 @@ fn status_line(status: &Status<'_>, volume: &Prepared, elapsed: Duration) -> Str
     let step = volume.plan.grid.step;
     let failed = if status.failed > 0 { format!(", {} failed", status.failed) } else { String::new() };
     format!(
-        "{} of {} touched{failed} in {}, {blocks:.0} a second ({}/s), up to {} reads at once{}",
+        "{} of {} touched{failed} in {}, {blocks:.0} a second ({}/s of the volume, {} read), up to {} reads at once{}",
         status.touched,
         counted(status.planned, "block"),
         duration(elapsed.as_secs_f64()),
         BinaryBytes((blocks * step as f64) as u64),
+        BinaryBytes(status.bytes),
         status.deepest,
         if status.pairs { ", two blocks a read" } else { "" },
     )

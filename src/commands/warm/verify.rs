@@ -81,7 +81,11 @@ fn read(
     if let Some(error) = schedulers[0].status().given_up {
         return Err(Problem::new(Exit::Failed, format!("{} answers no read: {error}", volume.shown())).into());
     }
-    Ok((schedulers[0].status().latencies.clone(), silent.failed))
+    let latencies = schedulers[0].status().latencies.clone();
+    if latencies.reads() == 0 && silent.failed > 0 {
+        return Err(Problem::new(Exit::Failed, format!("{} answers no read", volume.shown())).into());
+    }
+    Ok((latencies, silent.failed))
 }
 
 /// Nothing is told before the end.

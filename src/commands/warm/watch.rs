@@ -31,6 +31,7 @@ pub struct Watch<'a> {
     states: Vec<Option<StateFile>>,
     next_event: Duration,
     next_syslog: Duration,
+    told_to_stop: bool,
 }
 
 impl<'a> Watch<'a> {
@@ -46,7 +47,7 @@ impl<'a> Watch<'a> {
         let width = volumes.iter().map(|volume| volume.shown().len()).max().unwrap_or(0);
         let bar = |name: &str, blocks: u64| {
             let bar = all.add(ProgressBar::new(blocks)).with_prefix(format!("{name:width$}"));
-            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {msg}") {
+            if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:16}] {wide_msg}") {
                 bar.set_style(style.progress_chars("=> "));
             }
             (bar, Rate::new())
@@ -56,7 +57,7 @@ impl<'a> Watch<'a> {
         let total = (volumes.len() > 1).then(|| bar("all", blocks));
         let failed = vec![0; volumes.len()];
         let (next_event, next_syslog) = (EVENT, SYSLOG);
-        Self { volumes, voice, asked, all, bars, total, failed, states, next_event, next_syslog }
+        Self { volumes, voice, asked, all, bars, total, failed, states, next_event, next_syslog, told_to_stop: false }
     }
 
     fn draw(&mut self, schedulers: &[Scheduler]) {
@@ -114,6 +115,12 @@ impl Observer for Watch<'_> {
     fn tick(&mut self, schedulers: &[Scheduler], now: Duration) {
         if self.voice.shows_progress() {
             self.draw(schedulers);
+        }
+        if self.stop() && !self.told_to_stop {
+            self.told_to_stop = true;
+            self.all.suspend(|| {
+                self.voice.note("stopping: waiting for the reads that are under way; a second signal ends at once")
+            });
         }
         if self.asked.wants_status() {
             self.all.suspend(|| self.voice.status(self.volumes, schedulers, now));
