@@ -165,6 +165,7 @@ fn wishes_that_make_no_sense() {
         ("--first-range 5-5", "5-5"),
         ("--first-range 1GiB", "1GiB"),
         ("--first-range all", "all"),
+        ("--first-range 1TiB-2TiB", "beyond the end of the volume"),
         ("--offset soon", "soon"),
         ("--length 3x", "3x"),
         ("--step big", "big"),

@@ -60,7 +60,7 @@ pub fn prepare(args: &cli::Warm) -> Result<Vec<Prepared>> {
         let grid = Grid { size: device.size, step };
         let mut wishes = Wishes {
             parts: parts(&args.which, &volume, device.size)?,
-            first: ranges(&args.which.first_range)?,
+            first: ranges(&args.which.first_range, device.size)?,
             only_first: args.which.only_first,
             blocks: listed.clone(),
         };
@@ -163,11 +163,15 @@ fn parse_size(text: &str, option: &str) -> Result<u64> {
     size.map_err(|_| Problem::new(Exit::Usage, format!("{option}: {text:?} is no size such as 512KiB or 10GiB")).into())
 }
 
-fn ranges(texts: &[String]) -> Result<Vec<Range<u64>>> {
+fn ranges(texts: &[String], size: u64) -> Result<Vec<Range<u64>>> {
     let range = |text: &String| {
         let wrong = || Problem::new(Exit::Usage, format!("--first-range: {text:?} is nothing such as 0-1GiB"));
         let (from, to) = text.split_once('-').ok_or_else(wrong)?;
         let range = parse_size(from, "--first-range")?..parse_size(to, "--first-range")?;
+        if range.start >= size {
+            let message = format!("--first-range {text} is beyond the end of the volume, which has {size} bytes");
+            return Err(Problem::new(Exit::Usage, message).into());
+        }
         if range.is_empty() { Err(wrong().into()) } else { Ok(range) }
     };
     texts.iter().map(range).collect()
