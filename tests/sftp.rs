@@ -112,6 +112,40 @@ fn several_threads_share_the_sessions() {
     });
 }
 
+/// Who asks for one more again and again is taken for an attacker.
+#[test]
+fn a_further_session_that_is_refused_is_asked_for_once() {
+    let Some(sshd) = Sshd::start(Account::Ordinary) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (script, asked) = (folder.path().join("ssh"), folder.path().join("asked"));
+    let text = format!(
+        "#!/bin/sh\necho asked >> {0}\n[ \"$(wc -l < {0})\" -eq 1 ] && exec ssh \"$@\"\nexit 255\n",
+        asked.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut options = options(&sshd, &sshd.data_path());
+    options.patience = Duration::ZERO;
+    options.ssh_command[0] = script.display().to_string();
+    let store = open(options);
+    let asked = || fs::read_to_string(&asked).unwrap().lines().count();
+    let busy = |round: usize| {
+        thread::scope(|scope| {
+            for n in 0..4 {
+                let store = &store;
+                scope.spawn(move || store.put(&format!("{round}-{n}"), &pattern(1 << 20)).unwrap());
+            }
+        });
+    };
+    busy(0);
+    wait_until(|| asked() == 2);
+    (1..10).for_each(|round| {
+        thread::sleep(Duration::from_millis(50));
+        busy(round);
+    });
+    assert_eq!(asked(), 2);
+}
+
 /// A login costs more than a small job.
 #[test]
 fn one_session_is_enough_for_little_work() {

@@ -186,7 +186,14 @@ fn rewrite_sheet(context: &Context, repository: &Repository) {
     let Some(profile) = repository.profile.as_ref().filter(|_| path.exists() && !context.dry_run) else { return };
     let written = slots(repository).and_then(|slots| {
         let made = Made::load(&repository.state)?;
-        let rows: Vec<(&str, &str)> = slots.iter().map(|slot| (slot.name.as_str(), whose(&made, slot))).collect();
+        let told = |slot: &Slot| match made.is_slot(&slot.name, &slot.sealed) {
+            true => whose(&made, slot).to_owned(),
+            // Anybody may have put it there.
+            false => format!("{}: not made on this machine, try it before you count on it", whose(&made, slot)),
+        };
+        let told: Vec<String> = slots.iter().map(told).collect();
+        let rows: Vec<(&str, &str)> =
+            slots.iter().map(|slot| slot.name.as_str()).zip(told.iter().map(String::as_str)).collect();
         let sheet = RecoverySheet {
             name: &repository.named,
             url: &profile.url,

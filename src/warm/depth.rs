@@ -38,6 +38,8 @@ const PATIENCE_IN_BACKGROUND: Duration = Duration::from_secs(30);
 const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
 /// How much of the device's time limit a read may be expected to take: a sixteenth.
 const LIMIT_SHARE: u32 = 16;
+/// So many reads in a row that took longer are no accident.
+const SLOW_IN_A_ROW: u32 = 8;
 
 /// How the depth of one volume is found.
 #[derive(Clone, Copy, Debug)]
@@ -114,8 +116,13 @@ pub struct DepthControl {
     pairs_tried: bool,
     /// A step up brought nothing: the volume or the way to it is the limit.
     knee: Option<u32>,
-    /// A read is expected to come too near the time limit beyond this.
+    /// Beyond this the device queues no more.
     ceiling: u32,
+    /// What a read took in the last window.
+    typical: Duration,
+    /// Reads in a row that came too near the device's time limit, of those that were issued since `halved`.
+    slow: u32,
+    halved: Duration,
 }
 
 impl DepthControl {
@@ -139,6 +146,9 @@ impl DepthControl {
             pairs_tried: !settings.try_pairs,
             knee: None,
             ceiling,
+            typical: Duration::ZERO,
+            slow: 0,
+            halved: Duration::ZERO,
             settings,
         }
     }
@@ -190,6 +200,7 @@ impl DepthControl {
 
     /// A read of `blocks` blocks has come back, cold or not. `window`: what [`Self::issued`] returned.
     pub fn completed(&mut self, window: u32, blocks: u32, latency: Duration, cold: bool, now: Duration) {
+        self.keep_from_the_limit(latency, now);
         if self.window.number == 0 {
             self.next_window();
         }
@@ -218,8 +229,8 @@ impl DepthControl {
     }
 
     fn judge(&mut self, window: &Window, now: Duration) {
-        let typical = window.spent / window.returned;
-        if self.keep_from_the_limit(typical) || self.settings.fixed.is_some() && self.pairs_tried {
+        self.typical = window.spent / window.returned;
+        if self.settings.fixed.is_some() && self.pairs_tried {
             return;
         }
         let rate = f64::from(self.depth()) * window.cold_blocks as f64 / window.spent.as_secs_f64().max(1e-9);
@@ -246,21 +257,34 @@ impl DepthControl {
         }
     }
 
-    /// Halves the depth when reads come near the device's own limit, at which it calls them failed.
-    fn keep_from_the_limit(&mut self, typical: Duration) -> bool {
-        let Some(limit) = self.settings.io_timeout.filter(|limit| typical > *limit / LIMIT_SHARE) else { return false };
+    /// Halves the depth when reads come near the device's own limit, at which it calls them failed. That waits for no
+    /// window, which would take as long as many such reads do.
+    fn keep_from_the_limit(&mut self, latency: Duration, now: Duration) {
+        let Some(limit) = self.limit() else { return };
+        if now.saturating_sub(latency) < self.halved {
+            return;
+        }
+        self.slow = if latency > limit { self.slow + 1 } else { 0 };
+        if self.slow < SLOW_IN_A_ROW {
+            return;
+        }
         let halved = (self.depth() / 2).max(1);
         if halved < self.depth() {
             tracing::warn!(
-                "reads take {:.1} s, and the device gives up after {:.0} s: down to {halved} at once",
-                typical.as_secs_f64(),
-                limit.as_secs_f64()
+                "reads take {:.1} s, too near the {:.0} s after which the device gives up: down to {halved} at once",
+                latency.as_secs_f64(),
+                (limit * LIMIT_SHARE).as_secs_f64()
             );
         }
-        self.ceiling = halved;
+        (self.slow, self.halved) = (0, now);
+        self.up.refused(now);
         self.tried.clear();
         self.settle(halved);
-        true
+    }
+
+    /// What a read may take.
+    fn limit(&self) -> Option<Duration> {
+        self.settings.io_timeout.map(|timeout| timeout / LIMIT_SHARE)
     }
 
     fn vote(&mut self, rate: f64) {
@@ -323,12 +347,15 @@ impl DepthControl {
     }
 
     fn next_trial(&mut self, now: Duration) {
-        let (higher, lower) = ((self.settled * 3 / 2).min(self.ceiling), (self.settled * 3 / 4).max(LOWEST));
+        let higher = (self.settled * 3 / 2).max(self.settled + 1).min(self.ceiling);
+        let lower = (self.settled * 3 / 4).max(LOWEST);
+        // Past the knee reads take longer in proportion.
+        let too_slow = self.limit().is_some_and(|limit| self.typical * higher / self.settled.max(1) > limit);
         let trial = if !self.pairs_tried {
             Trial::Pairs
         } else if self.settings.fixed.is_some() {
             return;
-        } else if higher > self.settled && now >= self.up.not_before {
+        } else if higher > self.settled && now >= self.up.not_before && !too_slow {
             Trial::Depth(higher)
         } else if lower < self.settled && now >= self.down.not_before && !self.settings.background {
             Trial::Depth(lower)

@@ -55,9 +55,9 @@ impl Tickets {
         Some(under_way)
     }
 
-    /// Reads that are still waited for.
-    fn awaited(&self) -> usize {
-        self.places.iter().flatten().filter(|under_way| !under_way.overdue).count()
+    /// Whether a read is still waited for.
+    fn any_awaited(&self) -> bool {
+        self.places.iter().flatten().any(|under_way| !under_way.overdue)
     }
 }
 
@@ -82,7 +82,7 @@ pub fn run(
             wake = wake.min(issue(schedulers, engine, &mut tickets, now)?);
         }
         let waiting = stopped.is_none() && schedulers.iter().any(|scheduler| !is_done(scheduler));
-        if tickets.awaited() == 0 && !waiting || stopped.is_some_and(|at| now > at + DRAIN) {
+        if !tickets.any_awaited() && !waiting || stopped.is_some_and(|at| now > at + DRAIN) {
             break;
         }
         engine.wait(wake.saturating_sub(now).max(Duration::from_micros(100)), &mut answers)?;

@@ -212,8 +212,11 @@ impl Scheduler {
     }
 
     fn take(&mut self, now: Duration) -> Option<Read> {
-        if let Some(read) = self.again.pop_front() {
-            return Some(read);
+        while let Some(read) = self.again.pop_front() {
+            // One of a pair that was too late and came after all needs no read of its own.
+            if !self.touched.contains(read.block) || read.blocks == 2 {
+                return Some(read);
+            }
         }
         if self.later.peek().is_some_and(|Reverse((due, _))| *due <= now) {
             return self.later.pop().map(|Reverse((_, read))| read);
@@ -297,10 +300,7 @@ impl Scheduler {
     /// A read that was overdue has come back after all. A block that was read is no failure.
     pub fn answered_late(&mut self, read: Read, result: Result<u32, ReadError>) {
         if result.is_ok_and(|bytes| self.is_whole(&read, bytes)) {
-            for block in read.block..read.block + u64::from(read.blocks) {
-                self.failed.remove(block);
-                self.touch(block);
-            }
+            (read.block..read.block + u64::from(read.blocks)).for_each(|block| self.touch(block));
         }
     }
 
@@ -355,8 +355,9 @@ impl Scheduler {
         }
     }
 
+    /// A block that another read of it has touched meanwhile is none that failed.
     fn fail(&mut self, block: u64, error: ReadError) -> Option<Failure> {
-        self.failed.insert(block).then_some(Failure { block, error })
+        (!self.touched.contains(block) && self.failed.insert(block)).then_some(Failure { block, error })
     }
 
     fn is_whole(&self, read: &Read, bytes: u32) -> bool {
@@ -374,9 +375,7 @@ impl Scheduler {
             let rest = Read { offset: read.offset + u64::from(whole), length: read.length - whole, ..read };
             return self.again.push_front(rest);
         }
-        for block in read.block..read.block + u64::from(read.blocks) {
-            self.touch(block);
-        }
+        (read.block..read.block + u64::from(read.blocks)).for_each(|block| self.touch(block));
         if cold {
             self.cold_blocks += u64::from(read.blocks);
         }
@@ -384,6 +383,7 @@ impl Scheduler {
     }
 
     fn touch(&mut self, block: u64) {
+        self.failed.remove(block);
         self.touched.insert(block);
         let word = (block / 64) as usize;
         self.fresh = match self.fresh.is_empty() {

@@ -5,7 +5,7 @@
 //! the reads that were under way are done again.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -93,11 +93,14 @@ pub fn file_in(folder: &Path, owner: &Owner) -> PathBuf {
 
 /// Reads the state of a volume; an absent one is empty.
 pub fn load(path: &Path, owner: &Owner) -> Result<BlockSet, StateError> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
+    // A byte more than the right one can have tells that it is another.
+    let limit = MAX_LINE as u64 + owner.grid.blocks().div_ceil(64) * 8 + 1;
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)) {
+        Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BlockSet::new(owner.grid.blocks())),
         Err(error) => return Err(StateError::Io { path: path.to_owned(), error }),
-    };
+    }
     if !BEGINNING.starts_with(&bytes[..bytes.len().min(BEGINNING.len())]) {
         return Err(StateError::Foreign { path: path.to_owned() });
     }

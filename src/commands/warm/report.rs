@@ -217,20 +217,23 @@ impl Voice {
             rows.push(done_json(volume, &status, elapsed));
             self.tell_end(volume, scheduler, elapsed, stopped);
         }
-        let signal = stopped.and_then(signal_hook::low_level::signal_name);
-        if let (Some(name), true) = (signal, schedulers.iter().any(|scheduler| !scheduler.is_finished())) {
+        if let Some(signal) = stopped.filter(|_| schedulers.iter().any(|scheduler| !scheduler.is_finished())) {
             let kept = volumes.iter().all(|volume| volume.is_kept);
             let hint = if kept { "the same command goes on where it was" } else { "the same command begins anew" };
-            self.stopped(name, hint);
+            self.stopped(signal, hint);
         }
-        self.event(&json!({"event": "done", "seconds": elapsed.as_secs_f64(), "stopped_by": signal, "volumes": rows}))
+        let name = stopped.map(signal_name);
+        self.event(&json!({"event": "done", "seconds": elapsed.as_secs_f64(), "stopped_by": name, "volumes": rows}))
     }
 
-    fn stopped(&self, name: &str, hint: &str) {
+    /// A signal ended it.
+    pub fn stopped(&self, signal: i32, hint: &str) {
+        let message = format!("stopped by {}", signal_name(signal));
         if self.json {
-            say(format_args!("{}", json!({"error": {"message": format!("stopped by {name}"), "hint": hint}})));
+            let error = json!({"message": message, "hint": hint, "exit_code": 128 + signal});
+            say(format_args!("{}", json!({"error": error})));
         } else {
-            say(format_args!("snapferry: error: stopped by {name}\nsnapferry: hint: {hint}"));
+            say(format_args!("snapferry: error: {message}\nsnapferry: hint: {hint}"));
         }
     }
 
@@ -286,6 +289,10 @@ impl Voice {
             let _ = syslog.err(text);
         }
     }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    signal_hook::low_level::signal_name(signal).unwrap_or("a signal")
 }
 
 fn open_syslog(args: &cli::Warm) -> Result<Logger<LoggerBackend, Formatter3164>> {

@@ -41,6 +41,7 @@ pub fn run(count: &str, args: &cli::Warm, volumes: &[Prepared], voice: &mut Voic
         let (first, failed) = read(args, volume, picked, &mut engine, asked)?;
         let (second, _) = read(args, volume, again, &mut engine, asked)?;
         if let Some(signal) = asked.stopped_by() {
+            voice.stopped(signal, "how much is cold is not known yet");
             std::process::exit(128 + signal);
         }
         let verdict = verify::judge(&first, &second);

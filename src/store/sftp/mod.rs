@@ -134,6 +134,8 @@ struct Growth {
     busy_since: Option<Instant>,
     /// The thread that opens one.
     opening: Option<JoinHandle<()>>,
+    /// A further session was refused. Who asks again and again is taken for an attacker.
+    refused: Arc<AtomicBool>,
 }
 
 impl SftpStore {
@@ -196,11 +198,12 @@ impl SftpStore {
         }
         let since = *growth.busy_since.get_or_insert_with(Instant::now);
         let opening = growth.opening.as_ref().is_some_and(|thread| !thread.is_finished());
-        let Some(slot) = unused.first().filter(|_| !opening && since.elapsed() >= self.options.patience) else {
-            return;
-        };
+        let refused = growth.refused.load(Ordering::Relaxed);
+        let may = !opening && !refused && since.elapsed() >= self.options.patience;
+        let Some(slot) = unused.first().filter(|_| may) else { return };
         growth.busy_since = None;
         let (slot, options, runtime) = (Arc::clone(slot), self.options.clone(), Arc::clone(&self.runtime));
+        let refused = Arc::clone(&growth.refused);
         let open = move || {
             match Session::open(&runtime, &options) {
                 Ok(session) => {
@@ -208,7 +211,10 @@ impl SftpStore {
                     slot.used.store(true, Ordering::Relaxed);
                 }
                 // The work goes on without it.
-                Err(fault) => tracing::debug!("no further session: {}", fault.message),
+                Err(fault) => {
+                    refused.store(true, Ordering::Relaxed);
+                    tracing::debug!("no further session: {}", fault.message);
+                }
             }
             // Where the store has gone meanwhile, this is the end of the session, which needs the runtime.
             drop(slot);

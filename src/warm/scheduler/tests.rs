@@ -259,6 +259,17 @@ fn reads_stay_far_from_the_limit_of_the_device() {
     }
 }
 
+/// A machine that was held up for a while does not read at half the depth for the rest of its run.
+#[test]
+fn a_pause_costs_no_depth_for_ever() {
+    let depth = DepthSettings { io_timeout: Some(Duration::from_secs(30)), ..settings().depth };
+    let service = Service { pause: 400 * MS..3_400 * MS, ..Service::default() };
+    let run = service.run(60_000, Settings { depth, ..settings() });
+    assert!(run.depths.iter().any(|depth| *depth < 64), "reads of three seconds are near the limit");
+    assert!(*run.depths.last().unwrap() >= 48, "{} at the end", run.depths.last().unwrap());
+    assert_within(run.took, service.ideal(60_000) + 3_000 * MS, 20.0);
+}
+
 #[test]
 fn in_the_background_depth_stays_below_the_knee() {
     let background = Settings { depth: DepthSettings { background: true, ..settings().depth }, ..settings() };
@@ -373,6 +384,37 @@ fn a_read_that_never_comes_back_is_a_failure_of_its_own_block() {
     assert!(scheduler.is_finished() && scheduler.next_read(MS) == Next::Done);
     scheduler.answered_late(stuck, Ok(4096));
     assert_eq!((scheduler.touched().len(), scheduler.failed().len()), (2, 0));
+}
+
+/// Its blocks are read one by one meanwhile, and one of them may hang again: what was touched is no failure, whichever
+/// comes first.
+#[test]
+fn a_pair_that_comes_back_late_is_counted_once() {
+    for late in [0, 1, 2] {
+        let always = Settings { straddle: Straddle::On, ..settings() };
+        let mut scheduler = Scheduler::new(&whole(4), BlockSet::new(4), always);
+        let (stuck, other) = (only_read(&mut scheduler, MS), only_read(&mut scheduler, MS));
+        assert_eq!((stuck.blocks, other.blocks), (2, 2));
+        scheduler.completed(other, Ok(other.length), 2 * MS);
+        assert_eq!(scheduler.overdue(stuck), [], "which half it is is not known");
+        let came = |scheduler: &mut Scheduler, at| {
+            if at == late {
+                scheduler.answered_late(stuck, Ok(stuck.length));
+            }
+        };
+        came(&mut scheduler, 0);
+        if late == 0 {
+            assert_eq!(scheduler.next_read(MS), Next::Done, "there is nothing left to be read");
+        } else {
+            let (first, second) = (only_read(&mut scheduler, MS), only_read(&mut scheduler, MS));
+            scheduler.completed(second, Ok(4096), 3 * MS);
+            came(&mut scheduler, 1);
+            scheduler.overdue(first);
+            came(&mut scheduler, 2);
+        }
+        assert!(scheduler.is_finished(), "{late}");
+        assert_eq!((scheduler.status().touched, scheduler.status().failed), (4, 0), "{late}");
+    }
 }
 
 #[test]
