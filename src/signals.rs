@@ -2,10 +2,13 @@
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Those that end it, without what whoever started the program wants ignored, as `nohup` does.
+/// Those that end it: SIGINT and SIGTERM always, and SIGHUP unless whoever started the program wants it ignored, as
+/// `nohup` does. (A shell without job control starts what is in the background with SIGINT ignored, and yet a script that
+/// sends it to just that program means it.)
 pub fn ending() -> Vec<i32> {
     let ignored = std::fs::read_to_string("/proc/self/status").ok().and_then(|status| ignored(&status)).unwrap_or(0);
-    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
+    let hangup = (ignored & (1 << (SIGHUP - 1)) == 0).then_some(SIGHUP);
+    [SIGINT, SIGTERM].into_iter().chain(hangup).collect()
 }
 
 /// The mask in the line `SigIgn` of proc_pid_status(5).
