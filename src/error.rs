@@ -94,8 +94,11 @@ pub fn message_of(error: &anyhow::Error) -> String {
     parts.join(": ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A line on standard error. Whoever reads it may have gone, or its disk may be full: that ends no work.
+/// A line on standard error, or several, without anything that could act on a terminal: names come from everywhere.
+/// Whoever reads it may have gone, or its disk may be full: that ends no work.
 pub fn say(line: fmt::Arguments<'_>) {
+    let tame = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
+    let line: String = line.to_string().chars().map(tame).collect();
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
