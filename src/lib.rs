@@ -17,6 +17,7 @@ pub mod pipeline;
 pub mod profile;
 pub mod progress;
 pub mod signals;
+pub mod ssh;
 pub mod store;
 pub mod warm;
 pub mod zfs;

@@ -121,9 +121,10 @@ fn imports(source: &Source) -> Vec<String> {
 /// What each part of the tree may name of the others. Itself always.
 fn allowed(part: &str) -> Option<&'static [&'static str]> {
     Some(match part {
-        "format" | "cli" | "error" | "progress" | "children" | "signals" => &[],
+        "format" | "cli" | "error" | "progress" | "children" | "signals" | "ssh" => &[],
         "pipeline" => &["format"],
-        "store" | "zfs" => &["children"],
+        "store" => &["children", "ssh"],
+        "zfs" => &["children"],
         "warm" => &["children"],
         "profile" => &["error", "format"],
         // Here, and only here, the islands meet.

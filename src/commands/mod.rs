@@ -129,6 +129,10 @@ pub fn print_text(text: &str) -> Result<()> {
 pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
     let (exit, hint) = match error.kind {
         ZfsErrorKind::NotStarted => (Exit::Failed, Some("--zfs-command names the program")),
+        ZfsErrorKind::Unreachable => (Exit::Failed, Some("try the same host with ssh -o BatchMode=yes first")),
+        ZfsErrorKind::Denied => {
+            (Exit::Failed, Some("`snapferry doctor` prints the rights that `zfs allow` has to give"))
+        }
         ZfsErrorKind::NoSuchDataset => (Exit::Missing, None),
         ZfsErrorKind::Failed => (Exit::Failed, None),
     };

@@ -1,4 +1,5 @@
-//! Runs the `zfs` program for answers (streams: `send.rs`, `receive.rs`).
+//! Runs the `zfs` program for answers, here or at the other end of ssh (streams: `send.rs`, `receive.rs`; changes:
+//! `change.rs`).
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -8,13 +9,16 @@ use std::thread::{self, JoinHandle};
 use thiserror::Error;
 
 use super::names::Dataset;
-use super::output::{self, Version};
+use super::output::{self, Hold, Version};
+use super::remote::Remote;
 use crate::children::TrackedChild;
 
 /// What is kept of a child's standard error: its beginning and its end (bytes each).
 const STDERR_KEPT: usize = 4096;
 /// No answer is larger: 100,000 snapshots need about 10 MB.
 const MAX_ANSWER: u64 = 256 * 1024 * 1024;
+/// Arguments of one command: thousands would be more than a command line takes.
+const NAMES_AT_ONCE: usize = 200;
 
 /// A `zfs` command that failed, with what it said.
 #[derive(Debug, Error)]
@@ -35,8 +39,12 @@ pub struct ZfsError {
 pub enum ZfsErrorKind {
     /// The program can't be started.
     NotStarted,
+    /// The ssh in front of it got no connection, or lost it.
+    Unreachable,
     /// `dataset does not exist`.
     NoSuchDataset,
+    /// `permission denied`.
+    Denied,
     /// Anything else.
     Failed,
 }
@@ -46,15 +54,36 @@ fn said(stderr: &str) -> String {
 }
 
 impl ZfsError {
-    pub(super) fn not_started(command: &Command, error: &io::Error) -> Self {
+    pub(super) fn not_started(command: &str, error: &io::Error) -> Self {
         let ending = format!("cannot be started: {error}");
-        Self { kind: ZfsErrorKind::NotStarted, command: shown(command), ending, stderr: String::new() }
+        Self { kind: ZfsErrorKind::NotStarted, command: command.to_owned(), ending, stderr: String::new() }
     }
 
     pub(super) fn ended(command: String, status: Option<ExitStatus>, stderr: String) -> Self {
-        let missing = stderr.contains("dataset does not exist") || stderr.contains("no such pool");
-        let kind = if missing { ZfsErrorKind::NoSuchDataset } else { ZfsErrorKind::Failed };
+        let lower = stderr.to_lowercase();
+        let kind = match () {
+            // ssh's own, and 127 is a shell's at the other end: zfs has neither.
+            () if command.starts_with(REMOTE_MARK) && status.is_some_and(|status| status.code() == Some(255)) => {
+                ZfsErrorKind::Unreachable
+            }
+            () if command.starts_with(REMOTE_MARK) && status.is_some_and(|status| status.code() == Some(127)) => {
+                ZfsErrorKind::NotStarted
+            }
+            () if lower.contains("dataset does not exist")
+                || lower.contains("no such pool")
+                || lower.contains("could not find any snapshots") =>
+            {
+                ZfsErrorKind::NoSuchDataset
+            }
+            () if lower.contains("permission denied") => ZfsErrorKind::Denied,
+            () => ZfsErrorKind::Failed,
+        };
         Self { kind, command, ending: describe(status), stderr }
+    }
+
+    /// Whether what it said contains this, whatever the case.
+    pub fn says(&self, text: &str) -> bool {
+        self.stderr.to_lowercase().contains(text)
     }
 }
 
@@ -70,11 +99,8 @@ fn describe(status: Option<ExitStatus>) -> String {
     }
 }
 
-/// As a person would type it.
-pub(super) fn shown(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-}
+/// How a command at the other end of ssh begins where it is shown.
+pub(super) const REMOTE_MARK: &str = "on ";
 
 /// Reads a child's standard error to its end, so that it never blocks on a full pipe, and keeps the beginning and
 /// the end of it as one line.
@@ -107,35 +133,61 @@ pub(super) fn harmless(text: &str) -> String {
     joined.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// The `zfs` program.
+/// The `zfs` program, here or at the other end of ssh.
 #[derive(Clone, Debug)]
 pub struct Zfs {
     program: OsString,
+    remote: Option<Remote>,
+}
+
+/// A command and how it is shown to a person.
+pub(super) struct Prepared {
+    pub(super) command: Command,
+    pub(super) shown: String,
 }
 
 impl Zfs {
     /// `program` is a name on PATH or a path.
     pub fn new(program: impl Into<OsString>) -> Self {
-        Self { program: program.into() }
+        Self { program: program.into(), remote: None }
     }
 
-    pub(super) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        // Messages are parsed and quoted: they must not depend on the user's language.
-        command.args(args).env("LC_ALL", "C").stdin(Stdio::null());
-        command
+    /// The same program, run at the other end of ssh.
+    pub fn at(self, remote: Remote) -> Self {
+        Self { remote: Some(remote), ..self }
     }
 
-    fn answer(&self, args: &[&str]) -> Result<String, ZfsError> {
+    /// The host that it runs on, unless that is this machine.
+    pub fn remote(&self) -> Option<&Remote> {
+        self.remote.as_ref()
+    }
+
+    pub(super) fn command(&self, args: &[&str]) -> Prepared {
+        let words = std::iter::once(self.program.to_string_lossy()).chain(args.iter().map(|arg| (*arg).into()));
+        let words: Vec<String> = words.map(|word| word.into_owned()).collect();
+        let (mut command, shown) = match &self.remote {
+            None => {
+                let mut command = Command::new(&self.program);
+                // Messages are parsed and quoted: they must not depend on the user's language.
+                command.args(args).env("LC_ALL", "C");
+                (command, words.join(" "))
+            }
+            Some(remote) => (remote.command(&words), format!("{REMOTE_MARK}{}: {}", remote.name(), words.join(" "))),
+        };
+        command.stdin(Stdio::null());
+        Prepared { command, shown }
+    }
+
+    pub(super) fn answer(&self, args: &[&str]) -> Result<String, ZfsError> {
         let (text, ended) = self.ask(args)?;
         ended.map(|()| text)
     }
 
     /// What a command printed, and how it ended.
     fn ask(&self, args: &[&str]) -> Result<(String, Result<(), ZfsError>), ZfsError> {
-        let mut command = self.command(args);
+        let Prepared { mut command, shown } = self.command(args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&command, &error))?;
+        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&shown, &error))?;
         let stderr = child.inner().stderr.take().map(collect_stderr);
         let mut answer = Vec::new();
         let read = match child.inner().stdout.take() {
@@ -145,7 +197,7 @@ impl Zfs {
         let status = child.wait().ok();
         let stderr = stderr.and_then(|thread| thread.join().ok()).unwrap_or_default();
         let good = read.is_ok() && status.is_some_and(|status| status.success());
-        let ended = if good { Ok(()) } else { Err(ZfsError::ended(shown(&command), status, stderr)) };
+        let ended = if good { Ok(()) } else { Err(ZfsError::ended(shown, status, stderr)) };
         Ok((String::from_utf8_lossy(&answer).into_owned(), ended))
     }
 
@@ -154,14 +206,79 @@ impl Zfs {
         let columns = output::VERSION_COLUMNS;
         let args = ["list", "-H", "-p", "-d", "1", "-t", "snapshot,bookmark", "-o", columns, dataset.as_str()];
         let text = self.answer(&args)?;
-        let mut found = output::versions(&text, dataset.as_str()).map_err(|what| ZfsError {
-            kind: ZfsErrorKind::Failed,
-            command: shown(&self.command(&args)),
-            ending: what,
-            stderr: String::new(),
-        })?;
+        let mut found = output::versions(&text, dataset.as_str()).map_err(|what| self.unreadable(&args, what))?;
         found.sort_by_key(|version| version.createtxg);
         Ok(found)
+    }
+
+    fn unreadable(&self, args: &[&str], what: String) -> ZfsError {
+        let command = self.command(args).shown;
+        ZfsError { kind: ZfsErrorKind::Failed, command, ending: what, stderr: String::new() }
+    }
+
+    /// File systems and volumes at and below `dataset`, a parent before its children.
+    pub fn datasets(&self, dataset: &Dataset) -> Result<Vec<Dataset>, ZfsError> {
+        let args = ["list", "-H", "-p", "-r", "-t", "filesystem,volume", "-o", "name", dataset.as_str()];
+        let text = self.answer(&args)?;
+        let names = text.lines().filter(|line| !line.is_empty()).map(|name| name.parse::<Dataset>());
+        let mut found: Vec<Dataset> =
+            names.collect::<Result<_, _>>().map_err(|error| self.unreadable(&args, error.to_string()))?;
+        found.sort();
+        Ok(found)
+    }
+
+    /// The local values of a user property on the snapshots of `dataset` alone: snapshot name and value.
+    pub fn snapshot_property(&self, dataset: &Dataset, property: &str) -> Result<Vec<(String, String)>, ZfsError> {
+        let args = [
+            "get",
+            "-H",
+            "-p",
+            "-d",
+            "1",
+            "-t",
+            "snapshot",
+            "-s",
+            "local",
+            "-o",
+            "name,value",
+            property,
+            dataset.as_str(),
+        ];
+        let text = self.answer(&args)?;
+        output::named_values(&text, dataset.as_str()).map_err(|what| self.unreadable(&args, what))
+    }
+
+    /// The holds on all snapshots of `dataset` alone, or of all pools.
+    pub fn holds(&self, dataset: Option<&Dataset>) -> Result<Vec<Hold>, ZfsError> {
+        let mut args = vec!["list", "-H", "-p", "-t", "snapshot", "-o", "name,userrefs"];
+        if let Some(dataset) = dataset {
+            args.extend(["-d", "1", dataset.as_str()]);
+        }
+        let text = self.answer(&args)?;
+        let held = output::held(&text).map_err(|what| self.unreadable(&args, what))?;
+        let mut holds = Vec::new();
+        for names in held.chunks(NAMES_AT_ONCE) {
+            let mut args = vec!["holds", "-H"];
+            args.extend(names.iter().map(String::as_str));
+            match self.answer(&args) {
+                Ok(text) => holds.extend(output::holds(&text).map_err(|what| self.unreadable(&args, what))?),
+                // One was destroyed meanwhile: the rest is asked for one by one.
+                Err(error) if error.kind == ZfsErrorKind::NoSuchDataset => {
+                    for name in names {
+                        let text = self.answer(&["holds", "-H", name]).unwrap_or_default();
+                        holds.extend(output::holds(&text).unwrap_or_default());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(holds)
+    }
+
+    /// The bookmarks of all pools: dataset, name and GUID.
+    pub fn bookmarks(&self) -> Result<Vec<(String, String, u64)>, ZfsError> {
+        let args = ["list", "-H", "-p", "-t", "bookmark", "-o", "name,guid"];
+        output::bookmarks(&self.answer(&args)?).map_err(|what| self.unreadable(&args, what))
     }
 
     /// A property's value; `None` where ZFS shows `-`.

@@ -3,10 +3,12 @@
 //! No shell: every child is started by argument vector, names are validated, and output is parsed from the
 //! `-H -p` form.
 
+pub mod change;
 pub mod command;
 pub mod names;
 pub mod output;
 pub mod plan;
 pub mod receive;
+pub mod remote;
 pub mod send;
 pub mod stream;

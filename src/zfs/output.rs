@@ -25,8 +25,7 @@ pub const VERSION_COLUMNS: &str = "name,guid,createtxg,creation";
 pub fn versions(text: &str, dataset: &str) -> Result<Vec<Version>, String> {
     let mut found = Vec::new();
     for line in text.lines().filter(|line| !line.is_empty()) {
-        let unreadable =
-            || format!("a line of another shape than expected: {:?}", line.chars().take(120).collect::<String>());
+        let unreadable = || odd_line(line);
         let [name, guid, createtxg, creation] = line.split('\t').collect::<Vec<_>>()[..] else {
             return Err(unreadable());
         };
@@ -43,6 +42,68 @@ pub fn versions(text: &str, dataset: &str) -> Result<Vec<Version>, String> {
         });
     }
     Ok(found)
+}
+
+/// A hold that keeps a snapshot from being destroyed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// `dataset@snapshot`.
+    pub snapshot: String,
+    /// Its tag.
+    pub tag: String,
+    /// When it was made, as `zfs holds` shows it (local time of that machine); only shown.
+    pub since: String,
+}
+
+fn odd_line(line: &str) -> String {
+    format!("a line of another shape than expected: {:?}", line.chars().take(120).collect::<String>())
+}
+
+/// Reads `zfs list -H -p -o name,userrefs`: the snapshots that have holds.
+pub fn held(text: &str) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let (name, count) = line.split_once('\t').ok_or_else(|| odd_line(line))?;
+        if count.parse::<u64>().map_err(|_| odd_line(line))? > 0 {
+            found.push(name.to_owned());
+        }
+    }
+    Ok(found)
+}
+
+/// Reads `zfs holds -H`.
+pub fn holds(text: &str) -> Result<Vec<Hold>, String> {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let hold = |line: &str| match line.split('\t').collect::<Vec<_>>()[..] {
+        [snapshot, tag, since] => Ok(Hold { snapshot: snapshot.into(), tag: tag.into(), since: since.into() }),
+        _ => Err(odd_line(line)),
+    };
+    lines.map(hold).collect()
+}
+
+/// Reads `zfs get -H -p -o name,value` of the snapshots of `dataset` alone: snapshot name and value.
+pub fn named_values(text: &str, dataset: &str) -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let (name, value) = line.split_once('\t').ok_or_else(|| odd_line(line))?;
+        if let Some((of, snapshot)) = name.split_once('@')
+            && of == dataset
+        {
+            found.push((snapshot.to_owned(), value.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// Reads `zfs list -H -p -t bookmark -o name,guid`: dataset, name and GUID.
+pub fn bookmarks(text: &str) -> Result<Vec<(String, String, u64)>, String> {
+    let lines = text.lines().filter(|line| !line.is_empty());
+    let bookmark = |line: &str| {
+        let (name, guid) = line.split_once('\t')?;
+        let (dataset, name) = name.split_once('#')?;
+        Some((dataset.to_owned(), name.to_owned(), guid.parse().ok()?))
+    };
+    lines.map(|line| bookmark(line).ok_or_else(|| odd_line(line))).collect()
 }
 
 /// The size in the last line of `zfs send -nvP`: an estimate in bytes, which the stream may exceed.
@@ -85,6 +146,21 @@ mod tests {
         {
             assert!(versions(odd, "tank/data").is_err(), "{odd}");
         }
+    }
+
+    #[test]
+    fn holds_and_bookmarks() {
+        let text = "tank/proj@r1\tkeepme\tMon Nov 30 21:31 2026\ntank/proj/child@r1\tkeepme\tMon Nov 30 21:31 2026\n";
+        let found = holds(text).unwrap();
+        assert_eq!(
+            (found.len(), found[1].snapshot.as_str(), found[0].tag.as_str()),
+            (2, "tank/proj/child@r1", "keepme")
+        );
+        assert_eq!(held("tank/a@b\t0\ntank/a@c\t2\n"), Ok(vec!["tank/a@c".to_owned()]));
+        assert_eq!(named_values("t/a@s\tx\nt/a/b@s\ty\n", "t/a"), Ok(vec![("s".to_owned(), "x".to_owned())]));
+        assert_eq!(bookmarks("t/a#b\t7\n"), Ok(vec![("t/a".to_owned(), "b".to_owned(), 7)]));
+        assert!(holds("one\ttwo").is_err() && held("a").is_err() && held("a\t-").is_err());
+        assert!(named_values("a", "a").is_err() && bookmarks("a@b\t7").is_err());
     }
 
     #[test]

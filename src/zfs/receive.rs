@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::{ChildStdin, Stdio};
 use std::thread::JoinHandle;
 
-use super::command::{Zfs, ZfsError, collect_stderr, shown};
+use super::command::{Prepared, Zfs, ZfsError, collect_stderr};
 use super::names::Dataset;
 use crate::children::TrackedChild;
 
@@ -47,15 +47,15 @@ pub struct ReceiveStream {
 impl ReceiveStream {
     /// Starts `zfs receive`.
     pub fn spawn(zfs: &Zfs, options: &ReceiveOptions) -> Result<Self, ZfsError> {
-        let mut command = zfs.command(&options.args());
+        let Prepared { mut command, shown } = zfs.command(&options.args());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&command, &error))?;
+        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&shown, &error))?;
         let stdin = child.inner().stdin.take();
         let stderr = child.inner().stderr.take().map(collect_stderr);
         if let Some(pipe) = &stdin {
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, 1024 * 1024);
         }
-        Ok(Self { child, stdin, stderr, command: shown(&command) })
+        Ok(Self { child, stdin, stderr, command: shown })
     }
 
     /// Ends the stream and waits. `Ok` carries what the command said, if anything.

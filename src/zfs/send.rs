@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::process::{ChildStdout, Stdio};
 use std::thread::JoinHandle;
 
-use super::command::{Zfs, ZfsError, collect_stderr, shown};
+use super::command::{Prepared, Zfs, ZfsError, collect_stderr};
 use crate::children::TrackedChild;
 
 /// Asked for the pipe: fewer wake-ups than with the kernel's 64 KiB.
@@ -27,16 +27,16 @@ impl SendStream {
     pub fn spawn(zfs: &Zfs, send_args: &[String]) -> Result<Self, ZfsError> {
         let mut args = vec!["send"];
         args.extend(send_args.iter().map(String::as_str));
-        let mut command = zfs.command(&args);
+        let Prepared { mut command, shown } = zfs.command(&args);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&command, &error))?;
+        let mut child = TrackedChild::spawn(&mut command).map_err(|error| ZfsError::not_started(&shown, &error))?;
         let stdout = child.inner().stdout.take();
         let stderr = child.inner().stderr.take().map(collect_stderr);
         if let Some(pipe) = &stdout {
             // A smaller pipe is only slower.
             let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_SIZE);
         }
-        Ok(Self { child, stdout, stderr, command: shown(&command), failed: false })
+        Ok(Self { child, stdout, stderr, command: shown, failed: false })
     }
 
     /// Closes our end, waits, and turns any status but 0 into an error.

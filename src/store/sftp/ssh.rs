@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::SftpOptions;
 use super::text::Tail;
 use crate::children::TrackedChild;
+use crate::ssh::FIXED_OPTIONS;
 use crate::store::StoreErrorKind;
 
 /// What is sent is sealed already; this cipher is the cheapest on processors of the last ten years.
@@ -16,22 +17,6 @@ const CIPHERS: &str = "Ciphers=^aes128-gcm@openssh.com";
 
 /// How long an `ssh` whose input was closed may take to leave by itself.
 const LEAVE_LIMIT: Duration = Duration::from_secs(2);
-
-/// Only what a backup needs: nothing is asked for at a terminal, nothing is forwarded or run along the way.
-/// A control socket that the user has opened is used, but none is made: it would outlive this program.
-const FIXED_OPTIONS: [&str; 11] = [
-    "BatchMode=yes",
-    "ServerAliveInterval=15",
-    "ServerAliveCountMax=4",
-    "Compression=no",
-    "ForwardAgent=no",
-    "ForwardX11=no",
-    "ClearAllForwardings=yes",
-    "PermitLocalCommand=no",
-    "RemoteCommand=none",
-    "ControlMaster=no",
-    "LogLevel=INFO",
-];
 
 /// A running `ssh` with the SFTP subsystem at its other end.
 #[derive(Debug)]
