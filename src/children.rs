@@ -7,11 +7,13 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
 static RUNNING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+static ENDING: AtomicBool = AtomicBool::new(false);
 static HALF_WRITTEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A started process that is known to [`end_all`] until it was waited for. Dropping it kills and reaps it.
@@ -87,6 +89,7 @@ pub fn remove_on_stop(path: &Path) {
 
 /// Asks every running child to end, and removes half-written files. Called once, when this program stops.
 pub fn end_all() {
+    ENDING.store(true, Ordering::SeqCst);
     for path in HALF_WRITTEN.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         // It has its final name already, if all went well.
         let _ = std::fs::remove_file(path);
@@ -94,6 +97,11 @@ pub fn end_all() {
     for pid in running().iter() {
         let _ = kill_process_group(*pid, Signal::TERM);
     }
+}
+
+/// Whether this program is being stopped: what fails from then on is no failure of its own.
+pub fn is_ending() -> bool {
+    ENDING.load(Ordering::SeqCst)
 }
 
 fn running() -> MutexGuard<'static, Vec<Pid>> {

@@ -68,8 +68,12 @@ pub struct Global {
 pub enum Command {
     /// Make a repository and a profile for it
     Init(Init),
-    /// Back up a snapshot, or a stream from standard input
+    /// Back up a dataset, a snapshot, or a stream from standard input
     Backup(Backup),
+    /// Show what a backup would send, what else it could, and why
+    Plan(Plan),
+    /// Show or release what backups hold at the source
+    Holds(Holds),
     /// List the backups in a repository
     List(List),
     /// Check a repository
@@ -162,8 +166,8 @@ pub struct Init {
 /// `backup`
 #[derive(Debug, Args)]
 pub struct Backup {
-    /// A repository and a snapshot; without the first, SNAPFERRY_REPOSITORY
-    #[arg(value_names = ["REPOSITORY", "DATASET@SNAPSHOT"], num_args = 0..=2)]
+    /// A repository [default: SNAPFERRY_REPOSITORY], and a dataset, of which a snapshot is taken, or a snapshot
+    #[arg(value_names = ["REPOSITORY", "DATASET[@SNAPSHOT]"], num_args = 0..=2)]
     pub words: Vec<String>,
     /// Back up what comes on standard input: any stream
     #[arg(long, requires = "name", conflicts_with_all = ["full", "base"])]
@@ -189,6 +193,85 @@ pub struct Backup {
     /// Don't open each sealed segment again before it is stored
     #[arg(long)]
     pub no_verify: bool,
+    /// A writer key, for use without a profile
+    #[arg(long, value_name = "FILE")]
+    pub writer_key: Option<PathBuf>,
+    /// How it is sent.
+    #[command(flatten)]
+    pub how: HowToSend,
+    /// Which snapshots.
+    #[command(flatten)]
+    pub which: WhichSnapshots,
+}
+
+/// How a dataset is sent, for `backup` and `plan`.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "How it is sent")]
+pub struct HowToSend {
+    /// The dataset or snapshot is at another machine, whose zfs is run by ssh: user@host:dataset, ssh://user@host:port/dataset
+    #[arg(long, value_name = "SOURCE")]
+    pub pull: Option<String>,
+    /// Flags of zfs send, of -L -c -w -p, kept for the life of a chain [default: -L -c; encrypted datasets: -w]
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true)]
+    pub send_flags: Option<String>,
+    /// Begin a new chain when one has so many backups [default: found by cost, at most 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_chain: Option<u32>,
+    /// Begin a new chain when the full backup is older than this, such as 30d
+    #[arg(long, value_name = "TIME")]
+    pub full_every: Option<String>,
+}
+
+/// Which snapshots of a dataset `backup` takes.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Which snapshots of a dataset")]
+pub struct WhichSnapshots {
+    /// All datasets below as well, their snapshots taken at the same instant, each with a chain of its own
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Take no snapshot: back up the newest that is there and whose name fits this pattern (may be repeated)
+    #[arg(long = "match", value_name = "GLOB")]
+    pub matching: Vec<String>,
+    /// Take no snapshot: back up the newest that is there and whose name does not fit (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Also back up each snapshot that was made since the newest one that is kept
+    #[arg(long)]
+    pub catch_up: bool,
+    /// Then destroy the older of the snapshots that snapferry took for this repository, all but this many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep_source: Option<u32>,
+    /// The name of snapshots that are taken, as for strftime [default: snapferry_%Y%m%dT%H%M%SZ]
+    #[arg(long, value_name = "PATTERN")]
+    pub snapshot_name: Option<String>,
+}
+
+/// `plan`
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// A repository [default: SNAPFERRY_REPOSITORY], and a dataset or a snapshot
+    #[arg(value_names = ["REPOSITORY", "DATASET[@SNAPSHOT]"], num_args = 0..=2)]
+    pub words: Vec<String>,
+    /// A writer key, for use without a profile
+    #[arg(long, value_name = "FILE")]
+    pub writer_key: Option<PathBuf>,
+    /// How it would be sent.
+    #[command(flatten)]
+    pub how: HowToSend,
+}
+
+/// `holds`
+#[derive(Debug, Args)]
+pub struct Holds {
+    /// A repository [default: SNAPFERRY_REPOSITORY], and list (the default) or release
+    #[arg(value_names = ["REPOSITORY", "ACTION"], num_args = 0..=2)]
+    pub words: Vec<String>,
+    /// Release also what an interrupted backup needs to go on, and what other machines hold for this repository
+    #[arg(long)]
+    pub all: bool,
+    /// The dataset is at another machine, whose zfs is run by ssh: user@host:dataset
+    #[arg(long, value_name = "SOURCE")]
+    pub pull: Option<String>,
     /// A writer key, for use without a profile
     #[arg(long, value_name = "FILE")]
     pub writer_key: Option<PathBuf>,

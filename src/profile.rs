@@ -72,7 +72,7 @@ impl Places {
 }
 
 /// A repository as this machine knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Where it is.
@@ -98,6 +98,21 @@ pub struct Profile {
     /// Default of `--connections`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<u8>,
+    /// Default of `--snapshot-name`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_name: Option<String>,
+    /// Default of `--send-flags`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_flags: Option<String>,
+    /// Default of `--max-chain`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_chain: Option<u32>,
+    /// Default of `--full-every`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_every: Option<String>,
+    /// Default of `--keep-source`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_source: Option<u32>,
 }
 
 /// Whether `name` can name a profile (and is no URL).
@@ -238,6 +253,7 @@ mod tests {
             compression: None,
             ssh_command: None,
             connections: None,
+            ..Profile::default()
         }
     }
 

@@ -21,6 +21,8 @@ mod keys;
 mod profiles;
 #[path = "cases/restores.rs"]
 mod restores;
+#[path = "cases/snapshots.rs"]
+mod snapshots;
 #[path = "cases/sources.rs"]
 mod sources;
 #[path = "cases/stores.rs"]

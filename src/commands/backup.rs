@@ -1,7 +1,10 @@
 //! `backup`: one stream, checked in passing, cut, compressed, sealed, stored; the manifest, written last, makes it
 //! exist.
 
-mod source;
+mod explain;
+pub mod pins;
+mod select;
+pub mod source;
 mod transfer;
 
 use std::sync::{Arc, PoisonError};
@@ -9,19 +12,22 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use indicatif::BinaryBytes;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use self::source::{Job, ReadStream};
+pub use self::explain::run as explain;
+use self::pins::Pins;
+use self::select::Rules;
+use self::source::{Considered, Job, Origin, Planned, ReadStream, Terms};
 use self::transfer::{Stored, Transfer};
-use super::catalogue::Catalogue;
+use super::catalogue::{Backup, Catalogue, Reader};
 use super::init::now;
 use super::journal::{Earlier, Journal};
+use super::list::backup_json;
 use super::lock::RunLock;
 use super::repository::Repository;
-use super::seen::{Seen, SeenBackup};
-use super::{Context, repository_and_word};
-use crate::cli;
-use crate::error::{Exit, Problem, exit_of, message_of};
+use super::seen::Seen;
+use super::{Context, repository_and_word, zfs_problem};
+use crate::error::{Exit, Problem, exit_of, message_of, report};
 use crate::format::keys::WriterKey;
 use crate::format::manifest::{Hash, MAX_SEALED_MANIFEST, MAX_SEGMENT_SIZE, Manifest, StreamInfo};
 use crate::format::names::{self, BackupId};
@@ -30,37 +36,267 @@ use crate::pipeline::codec::Codec;
 use crate::pipeline::segment::segment_size_for;
 use crate::progress::{Counters, Reporter, Total, counted, duration};
 use crate::store::StoreErrorKind;
+use crate::zfs::names::{Dataset, Snapshot};
+use crate::{children, cli};
 
 /// The smallest segment that may be asked for (bytes).
 const MIN_SEGMENT_SIZE: u64 = 4096;
 
 /// Runs `backup`.
 pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
-    let (named, snapshot) = repository_and_word(args.words.clone(), if args.stdin { 1 } else { 2 })?;
+    let without_source = args.stdin || args.how.pull.is_some();
+    let (named, what) = repository_and_word(args.words.clone(), if without_source { 1 } else { 2 })?;
+    if without_source && what.is_some() {
+        let other = if args.stdin { "--stdin" } else { "--pull" };
+        return Err(Problem::new(Exit::Usage, format!("a snapshot and {other} were both given")).into());
+    }
     let repository = Repository::open(context, &named, args.writer_key.as_deref())?;
-    let (Some(writer), Some(reader)) = (&repository.writer, repository.writer_reader()) else {
-        return Err(Problem::new(Exit::NoKey, format!("there is no writer key for {named} on this machine"))
-            .hint("back up on the machine that made the repository, or give --writer-key FILE")
-            .into());
-    };
+    let (writer, reader) = writer_of(&repository)?;
     let _lock = RunLock::take_to_change(context, &repository.state)?;
-    let (catalogue, mut seen, missed) = repository.load_catalogue(context, &reader)?;
+    let (catalogue, seen, missed) = repository.load_catalogue(context, &reader)?;
     let damaged = Repository::warn_of_damaged(context, &catalogue);
     let done = if missed + damaged == 0 { Exit::Done } else { Exit::Partial };
     let asked = Asked::resolve(&args, &repository)?;
-    let Some(job) = source::plan(context, &args, snapshot.as_deref(), &catalogue)? else { return Ok(done) };
-    let settings = asked.settings(&job);
-    if context.dry_run {
-        tell_plan(context, &job, &settings)?;
-        return Ok(done);
+    let (origin, rest) = Origin::resolve(context, &repository, args.how.pull.as_deref())?;
+    let no_resume = args.no_resume;
+    let mut session = Session { context, repository: &repository, writer, origin, asked, no_resume, catalogue, seen };
+    let exit = if args.stdin {
+        session.one(&source::stdin_job(args.name.unwrap_or_default())?)?;
+        Exit::Done
+    } else {
+        let what = rest.or(what).ok_or_else(|| {
+            Problem::new(Exit::Usage, "what to back up is missing")
+                .hint("snapferry backup REPOSITORY DATASET, DATASET@SNAPSHOT, or --stdin --name NAME")
+        })?;
+        let terms = Terms::resolve(&args.how, args.full, args.base.clone(), &repository)?;
+        session.zfs(&what, &terms, &args.which)?
+    };
+    Ok(if exit == Exit::Done { done } else { exit })
+}
+
+/// What this machine backs up with, and what it reads manifests with.
+fn writer_of(repository: &Repository) -> Result<(&WriterKey, Reader)> {
+    let (Some(writer), Some(reader)) = (&repository.writer, repository.writer_reader()) else {
+        return Err(Problem::new(
+            Exit::NoKey,
+            format!("there is no writer key for {} on this machine", repository.named),
+        )
+        .hint("back up on the machine that made the repository, or give --writer-key FILE")
+        .into());
+    };
+    Ok((writer, reader))
+}
+
+/// All that the backups of one run have in common.
+struct Session<'a> {
+    context: &'a Context,
+    repository: &'a Repository,
+    writer: &'a WriterKey,
+    origin: Origin,
+    asked: Asked,
+    no_resume: bool,
+    catalogue: Catalogue,
+    seen: Seen,
+}
+
+/// What became of the datasets of one run.
+#[derive(Default)]
+struct Outcome {
+    backups: Vec<Value>,
+    failed: Vec<(String, anyhow::Error)>,
+}
+
+impl Session<'_> {
+    /// `DATASET@SNAPSHOT`, or a dataset of which a snapshot is taken or chosen.
+    fn zfs(&mut self, what: &str, terms: &Terms, which: &cli::WhichSnapshots) -> Result<Exit> {
+        let usage = |error: &dyn std::fmt::Display| Problem::new(Exit::Usage, error.to_string());
+        let rules = Rules::resolve(which, self.repository)?;
+        if what.contains('@') {
+            if !rules.take() || rules.catch_up || rules.recursive {
+                let message = "-r, --match, --exclude and --catch-up are for a dataset, and a snapshot was named";
+                return Err(Problem::new(Exit::Usage, message).into());
+            }
+            let snapshot: Snapshot = what.parse().map_err(|error| usage(&error))?;
+            self.reap(&snapshot.dataset)?;
+            if let Some(object) = self.snapshot(&snapshot, terms)?
+                && self.context.json
+            {
+                self.context.print_json(&object)?;
+            }
+            return Ok(Exit::Done);
+        }
+        let dataset: Dataset = what.parse().map_err(|error| usage(&error))?;
+        let outcome = self.datasets(&dataset, terms, &rules)?;
+        self.report(outcome)
     }
-    context.note(&job.describe());
-    let run = Run { context, repository: &repository, writer, job: &job, settings: &settings };
-    let journal = run.begin(&catalogue, &seen, args.no_resume)?;
-    let (started, resumed) = (Instant::now(), journal.stored.len());
-    let manifest = run.back_up(&mut seen, journal).map_err(|error| unfinished(error, resumed))?;
-    run.tell_result(&manifest, started)?;
-    Ok(done)
+
+    /// A dataset, and with `-r` all below. One that fails does not keep the others from being backed up.
+    fn datasets(&mut self, top: &Dataset, terms: &Terms, rules: &Rules) -> Result<Outcome> {
+        let (context, repository) = (self.context, self.repository);
+        let list = |origin: &Origin| match rules.recursive {
+            true => origin.zfs.datasets(top).map_err(zfs_problem),
+            false => Ok(vec![top.clone()]),
+        };
+        if context.dry_run {
+            for dataset in list(&self.origin)? {
+                self.foresee(&dataset, terms, rules)?;
+            }
+            return Ok(Outcome::default());
+        }
+        let taken = match rules.take() {
+            true => Some(select::take(context, &self.origin, repository, rules, top)?),
+            false => None,
+        };
+        let mut outcome = Outcome::default();
+        for dataset in list(&self.origin)? {
+            if let Err(error) = self.dataset(&dataset, taken.as_deref(), terms, rules, &mut outcome) {
+                if children::is_ending() {
+                    return Err(error);
+                }
+                outcome.failed.push((dataset.to_string(), error));
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn dataset(
+        &mut self,
+        dataset: &Dataset,
+        taken: Option<&str>,
+        terms: &Terms,
+        rules: &Rules,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        self.reap(dataset)?;
+        let mut snapshots = select::existing(&self.origin, self.repository, &self.catalogue, rules, dataset)?;
+        if let Some(name) = taken {
+            let taken: Snapshot = format!("{dataset}@{name}").parse()?;
+            snapshots.retain(|snapshot| *snapshot != taken);
+            snapshots.push(taken);
+        }
+        for snapshot in snapshots {
+            outcome.backups.extend(self.snapshot(&snapshot, terms)?);
+        }
+        match rules.keep_source {
+            Some(keep) => select::thin(self.context, &self.origin, self.repository, &self.catalogue, dataset, keep),
+            None => Ok(()),
+        }
+    }
+
+    /// What a dry run says of a dataset.
+    fn foresee(&mut self, dataset: &Dataset, terms: &Terms, rules: &Rules) -> Result<()> {
+        for snapshot in select::existing(&self.origin, self.repository, &self.catalogue, rules, dataset)? {
+            self.snapshot(&snapshot, terms)?;
+        }
+        if !rules.take() {
+            return Ok(());
+        }
+        let name = rules.name_at(now())?;
+        let snapshot: Snapshot = format!("{dataset}@{name}").parse()?;
+        let future = Some(explain::future(&name));
+        let Considered { offers, choice, .. } =
+            source::consider(&self.origin, terms, &snapshot, future, &self.catalogue, Some(&self.repository.state))?;
+        let offer = &offers[choice.index];
+        self.context.say_plan(&format!(
+            "would take {snapshot}, and send it: {}{} ({})",
+            explain::kind(offer, choice.index),
+            offer.bytes.map_or_else(String::new, |bytes| format!(", about {}", BinaryBytes(bytes))),
+            choice.reason
+        ))
+    }
+
+    fn report(&self, outcome: Outcome) -> Result<Exit> {
+        let Outcome { backups, mut failed } = outcome;
+        if self.context.json && !self.context.dry_run {
+            let failure = |(dataset, error): &(String, anyhow::Error)| json!({"dataset": dataset, "error": message_of(error), "exit_code": exit_of(error).code()});
+            let failures: Vec<Value> = failed.iter().map(failure).collect();
+            self.context.print_json(&json!({"backups": backups, "failed": failures}))?;
+        }
+        if failed.is_empty() {
+            return Ok(Exit::Done);
+        }
+        if backups.is_empty() && failed.len() == 1 {
+            return Err(failed.remove(0).1);
+        }
+        for (dataset, error) in &failed {
+            report(&anyhow::anyhow!("{dataset}: {}", message_of(error)), self.context.json);
+        }
+        if backups.is_empty() {
+            let message = format!("none of {} was backed up", counted(failed.len() as u64, "dataset"));
+            return Err(Problem::new(exit_of(&failed[0].1), message).into());
+        }
+        Ok(Exit::Partial)
+    }
+
+    fn pins(&self) -> Pins<'_> {
+        let Self { context, repository, writer, origin, .. } = self;
+        Pins { context, zfs: &origin.zfs, repository: repository.uuid, writer: writer.writer }
+    }
+
+    /// Clears away what runs that ended without a word still hold.
+    fn reap(&self, dataset: &Dataset) -> Result<()> {
+        if self.context.dry_run { Ok(()) } else { self.pins().reap(dataset, &self.repository.state, &self.catalogue) }
+    }
+
+    /// Backs up one snapshot; returns what `--json` shows of it, unless it was a dry run.
+    fn snapshot(&mut self, snapshot: &Snapshot, terms: &Terms) -> Result<Option<Value>> {
+        let planned =
+            source::zfs_job(self.context, &self.origin, terms, snapshot, &self.catalogue, &self.repository.state)?;
+        let id = match planned {
+            Planned::Job(job) if self.context.dry_run => {
+                tell_plan(self.context, &job, &self.asked.settings(&job))?;
+                return Ok(None);
+            }
+            Planned::Job(job) => return self.back_up(&job).map(Some),
+            Planned::Kept(id) => id,
+        };
+        self.context.note(&format!("{snapshot} is kept already, as {id}; nothing to do (--full sends it again)"));
+        let backup = self.catalogue.backups.iter().find(|backup| backup.manifest.id == id);
+        Ok(backup.map(|backup| {
+            let mut object = backup_json(&self.catalogue, backup);
+            object["already_kept"] = json!(true);
+            object
+        }))
+    }
+
+    /// A stream from standard input.
+    fn one(&mut self, job: &Job) -> Result<()> {
+        if self.context.dry_run {
+            return tell_plan(self.context, job, &self.asked.settings(job));
+        }
+        let object = self.back_up(job)?;
+        if self.context.json { self.context.print_json(&object) } else { Ok(()) }
+    }
+
+    fn back_up(&mut self, job: &Job) -> Result<Value> {
+        let Self { context, repository, writer, origin, asked, no_resume, catalogue, seen } = self;
+        let settings = asked.settings(job);
+        context.note(&job.describe());
+        let run = Run { context, repository, writer, origin, job, settings: &settings };
+        let journal = run.begin(catalogue, seen, *no_resume)?;
+        let pins = Pins { context, zfs: &origin.zfs, repository: repository.uuid, writer: writer.writer };
+        if let Some((snapshot, _)) = job.snapshot() {
+            pins.hold(snapshot, &journal.id)?;
+        }
+        let (started, resumed) = (Instant::now(), journal.stored.len());
+        let backup = run.back_up(seen, journal).map_err(|error| unfinished(error, resumed))?;
+        run.tell_result(&backup.manifest, started);
+        let (object, id) = (result_json(&backup.manifest), backup.manifest.id.clone());
+        catalogue.add(backup);
+        if let Some((snapshot, guid)) = job.snapshot() {
+            pins.settle(snapshot, guid, &id, catalogue);
+        }
+        Ok(object)
+    }
+}
+
+/// What `--json` shows of a backup that was made.
+fn result_json(manifest: &Manifest) -> Value {
+    json!({
+        "id": manifest.id, "source": manifest.source, "guid": manifest.guid(), "base_guid": manifest.base_guid(),
+        "bytes": manifest.stream.bytes, "stored_bytes": manifest.stored_bytes(), "segments": manifest.segments.len(),
+        "started": manifest.started, "finished": manifest.finished,
+    })
 }
 
 /// A backup under way.
@@ -68,6 +304,7 @@ struct Run<'a> {
     context: &'a Context,
     repository: &'a Repository,
     writer: &'a WriterKey,
+    origin: &'a Origin,
     job: &'a Job,
     settings: &'a Settings,
 }
@@ -102,7 +339,7 @@ impl Asked {
         Ok(Self { codec, segment_size, verify: !args.no_verify })
     }
 
-    fn settings(self, job: &Job) -> Settings {
+    fn settings(&self, job: &Job) -> Settings {
         let segment_size = self.segment_size.unwrap_or_else(|| segment_size_for(job.estimate.unwrap_or(0)));
         Settings { codec: self.codec, segment_size, verify: self.verify }
     }
@@ -169,8 +406,8 @@ impl Run<'_> {
     }
 
     /// Moves the stream and commits it.
-    fn back_up(&self, seen: &mut Seen, journal: Journal) -> Result<Manifest> {
-        let Self { context, repository, writer, job, settings } = self;
+    fn back_up(&self, seen: &mut Seen, journal: Journal) -> Result<Backup> {
+        let Self { context, repository, writer, origin, job, settings } = self;
         let (id, started) = (journal.id.clone(), journal.started);
         let counters = Arc::new(Counters::default());
         let total = job.estimate.map_or(Total::Unknown, Total::About);
@@ -182,7 +419,7 @@ impl Run<'_> {
             counters: Arc::clone(&counters),
         };
         let Stored { rows, bytes, blake3, read, journal } =
-            transfer.run(context, repository, job.open(context)?, journal)?;
+            transfer.run(context, repository, job.open(&origin.zfs)?, journal)?;
         reporter.finish();
         let ReadStream { source, zfs_stream } = job.finish(read)?;
         let newest = seen.newest_of(&writer.writer);
@@ -193,7 +430,7 @@ impl Run<'_> {
             writer: writer.writer,
             sequence: newest.map_or(1, |newest| newest.sequence + 1),
             previous: newest.map(|newest| newest.blake3),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: origin.host.clone(),
             tool: concat!("snapferry ", env!("CARGO_PKG_VERSION")).to_owned(),
             started,
             finished: now(),
@@ -205,18 +442,18 @@ impl Run<'_> {
             segments: rows,
         };
         manifest.validate()?;
-        let committed = self.commit(&manifest)?;
+        let backup = self.commit(manifest)?;
         // The backup exists from here on, whatever can't be written on this machine any more.
-        let remembered = seen.add(manifest.id.clone(), committed);
+        let remembered = seen.add(backup.manifest.id.clone(), backup.seen());
         let finished = journal.lock().unwrap_or_else(PoisonError::into_inner).finish();
         for error in [remembered, finished].into_iter().filter_map(Result::err) {
             context.warn(&format!("the backup is complete, but {error:#}"));
         }
-        Ok(manifest)
+        Ok(backup)
     }
 
     /// Seals, signs, proves and stores the manifest: the signature first, the manifest last.
-    fn commit(&self, manifest: &Manifest) -> Result<SeenBackup> {
+    fn commit(&self, manifest: Manifest) -> Result<Backup> {
         let Self { repository, writer, .. } = self;
         let id = &manifest.id;
         let plain = manifest.to_bytes()?;
@@ -228,14 +465,15 @@ impl Run<'_> {
         signer.verify(&sealed, &signature, &comment).context("the manifest's own signature does not hold")?;
         let again = age_file::open(&sealed, &[&writer.catalogue], MAX_SEALED_MANIFEST)
             .context("the manifest does not open again")?;
-        if Manifest::from_bytes(&again)? != *manifest {
+        if Manifest::from_bytes(&again)? != manifest {
             anyhow::bail!("the manifest does not read as it was written");
         }
         repository.confirm()?;
         // A run that was killed just here leaves a signature without a manifest behind.
         transfer::put_anew(repository, &names::signature(id), &signature)?;
         self.put_manifest(&names::manifest(id), &sealed)?;
-        Ok(SeenBackup { writer: manifest.writer, sequence: manifest.sequence, blake3: Hash::of(&sealed) })
+        let stored_bytes = manifest.stored_bytes() + sealed.len() as u64;
+        Ok(Backup { manifest, sealed_blake3: Hash::of(&sealed), stored_bytes })
     }
 
     /// A connection that broke at this very instant leaves open whether the backup exists; that is looked up.
@@ -254,16 +492,9 @@ impl Run<'_> {
         }
     }
 
-    fn tell_result(&self, manifest: &Manifest, started: Instant) -> Result<()> {
+    fn tell_result(&self, manifest: &Manifest, started: Instant) {
         let Self { context, job, .. } = self;
         let (id, bytes, stored) = (&manifest.id, manifest.stream.bytes, manifest.stored_bytes());
-        if context.json {
-            return context.print_json(&json!({
-                "id": id, "source": manifest.source, "guid": manifest.guid(), "base_guid": manifest.base_guid(),
-                "bytes": bytes, "stored_bytes": stored, "segments": manifest.segments.len(),
-                "started": manifest.started, "finished": manifest.finished,
-            }));
-        }
         context.note(&format!(
             "{}: backed up {} as {} in {}, {} ({:.2}:1), id {id}",
             job.title,
@@ -273,6 +504,5 @@ impl Run<'_> {
             duration(started.elapsed().as_secs_f64()),
             bytes as f64 / stored.max(1) as f64,
         ));
-        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The backups of a repository, as their signed manifests tell.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use age::{Identity, x25519};
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::repository::Repository;
 use super::seen::SeenBackup;
-use crate::format::manifest::{Hash, MAX_SEALED_MANIFEST, Manifest};
+use crate::format::manifest::{Guid, Hash, MAX_SEALED_MANIFEST, Manifest};
 use crate::format::names::{self, BackupId};
 use crate::format::signature::{MAX_SIGNATURE, SignatureError, Signer};
 use crate::format::{FormatError, age_file};
@@ -51,6 +51,8 @@ pub struct Catalogue {
     pub backups: Vec<Backup>,
     /// Never used, always reported.
     pub damaged: Vec<Damaged>,
+    /// Places in `backups`, oldest first.
+    by_guid: HashMap<Guid, Vec<usize>>,
 }
 
 /// Whether the rows of segments are kept in memory: 80 bytes each, up to 200,000 a backup.
@@ -117,8 +119,30 @@ impl Catalogue {
                 }
             }
         }
-        catalogue.backups.sort_by_key(|backup| (backup.manifest.started, backup.manifest.sequence));
+        catalogue.put_in_order();
         Ok(catalogue)
+    }
+
+    fn put_in_order(&mut self) {
+        self.backups.sort_by_key(|backup| (backup.manifest.started, backup.manifest.sequence));
+        self.by_guid.clear();
+        for (place, backup) in self.backups.iter().enumerate() {
+            if let Some(guid) = backup.manifest.guid() {
+                self.by_guid.entry(guid).or_default().push(place);
+            }
+        }
+    }
+
+    /// Adds a backup that was made since; its segments are dropped.
+    pub fn add(&mut self, mut backup: Backup) {
+        backup.manifest.segments = Vec::new();
+        self.backups.push(backup);
+        self.put_in_order();
+    }
+
+    /// The backups of a snapshot, oldest first.
+    pub fn of_guid(&self, guid: Guid) -> impl DoubleEndedIterator<Item = &Backup> {
+        self.by_guid.get(&guid).into_iter().flatten().filter_map(|place| self.backups.get(*place))
     }
 }
 

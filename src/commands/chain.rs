@@ -27,10 +27,9 @@ fn extend<'c>(
     let Some((last, base)) = trail.last().and_then(|backup| Some((*backup, backup.manifest.base_guid()?))) else {
         return Ok(());
     };
-    let is_base =
-        |backup: &&&Backup| backup.manifest.guid() == Some(base) && can_start(backup) && is_raw(backup) == is_raw(last);
+    let is_base = |backup: &&Backup| can_start(backup) && is_raw(backup) == is_raw(last);
     let depth = trail.len();
-    for candidate in catalogue.backups.iter().rev().filter(|backup| is_base(&backup)) {
+    for candidate in catalogue.of_guid(base).rev().filter(is_base) {
         // GUIDs are the writer's word: a circle would never end.
         let id = &candidate.manifest.id;
         if dead.contains(id) || trail.iter().any(|backup| backup.manifest.id == *id) {

@@ -52,6 +52,7 @@ pub fn run(context: &Context, args: cli::Connect) -> Result<Exit> {
         compression: None,
         ssh_command: context.ssh_command.clone(),
         connections: None,
+        ..Profile::default()
     };
     if context.dry_run {
         context.say_plan(&format!("would write {}", path.display()))?;

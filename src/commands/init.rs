@@ -180,6 +180,7 @@ pub fn run(context: &Context, args: cli::Init) -> Result<Exit> {
         compression: None,
         ssh_command: context.ssh_command.clone(),
         connections: None,
+        ..Profile::default()
     };
     profile.save(&context.places, &args.name)?;
     let shown: Vec<(&str, &str)> = slots.iter().map(|slot| (slot.name.as_str(), slot.whose.as_str())).collect();

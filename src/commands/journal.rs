@@ -145,6 +145,12 @@ impl Journal {
     }
 }
 
+/// What the journal of a source is of, as its key says, if there is one.
+pub fn source_of(state: &Path, slot: &str) -> Option<String> {
+    let text = fs::read_to_string(path_for(state, slot)).ok()?;
+    Some(serde_json::from_str::<Head>(text.lines().next()?).ok()?.key.source)
+}
+
 /// The backups that journals in `state` claim.
 pub fn claimed(state: &Path) -> Vec<BackupId> {
     let Ok(entries) = fs::read_dir(state.join("journal")) else { return Vec::new() };

@@ -8,6 +8,7 @@ pub mod chain;
 pub mod check;
 pub mod connect;
 pub mod generate;
+pub mod holds;
 pub mod init;
 pub mod journal;
 pub mod key;
@@ -184,6 +185,8 @@ pub fn run(cli: Cli) -> Result<Exit> {
             match command {
                 Command::Init(args) => init::run(&context, args),
                 Command::Backup(args) => backup::run(&context, args),
+                Command::Plan(args) => backup::explain(&context, args),
+                Command::Holds(args) => holds::run(&context, args),
                 Command::List(args) => list::run(&context, args),
                 Command::Check(args) => check::run(&context, args),
                 Command::Restore(args) => restore::run(&context, args),

@@ -4,6 +4,7 @@
 //! `-H -p` form.
 
 pub mod change;
+pub mod choice;
 pub mod command;
 pub mod names;
 pub mod output;

@@ -5,6 +5,7 @@
 
 use thiserror::Error;
 
+use super::choice::Offer;
 use super::names::{BaseName, Snapshot, VersionKind};
 use super::output::Version;
 
@@ -17,8 +18,39 @@ pub struct KeptSnapshot {
     pub flags: Vec<String>,
     /// Everything down to its full backup is kept as well.
     pub complete: bool,
-    /// What it is called.
-    pub title: String,
+    /// Backups of its chain, itself included.
+    pub links: usize,
+    /// Bytes of the streams of its chain, its own included.
+    pub bytes: u64,
+    /// Bytes of the stream of its full backup.
+    pub full_bytes: u64,
+    /// When the snapshot of that was made, in seconds since 1970.
+    pub full_creation: i64,
+}
+
+/// How the dataset is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner<'a> {
+    /// ZFS itself encrypts the dataset.
+    pub encrypted: bool,
+    /// `--send-flags`; `None`: those of the chain, or the default for a new one.
+    pub flags: Option<&'a [String]>,
+}
+
+impl Manner<'_> {
+    /// Flags of a new chain.
+    fn new_flags(self) -> Vec<String> {
+        self.flags.map_or_else(|| default_flags(self.encrypted), <[String]>::to_vec)
+    }
+
+    /// Whether a chain that was sent so can be gone on with. Raw and decrypted streams can't follow one another.
+    fn fits(self, flags: &[String]) -> bool {
+        let raw = |flags: &[String]| flags.iter().any(|flag| flag == "-w");
+        match self.flags {
+            None => raw(flags) == self.encrypted,
+            Some(asked) => asked.len() == flags.len() && asked.iter().all(|flag| flags.contains(flag)),
+        }
+    }
 }
 
 /// What was asked for.
@@ -98,55 +130,90 @@ pub fn default_flags(encrypted: bool) -> Vec<String> {
     flags.iter().map(|flag| (*flag).to_owned()).collect()
 }
 
-/// Decides. `kept` are the backups of the repository, in any order.
-pub fn plan(
-    snapshot: &Snapshot,
+/// Older bases that are offered beside the newest one: each costs a question to `zfs`.
+const OLDER_OFFERS: usize = 6;
+
+/// The ways to send a snapshot (`version`), the usual one first and, unless a base was named, the full one last.
+/// `kept` are the backups of the repository, in any order.
+pub fn offers(
+    version: &Version,
     versions: &[Version],
     kept: &[KeptSnapshot],
     wanted: &Wanted,
-    encrypted: bool,
-) -> Result<SendPlan, PlanError> {
-    let version = versions
+    manner: Manner<'_>,
+) -> Result<Vec<Offer>, PlanError> {
+    let full = Offer {
+        base: None,
+        flags: manner.new_flags(),
+        links: 1,
+        below: 0,
+        full_bytes: 0,
+        full_creation: version.creation,
+        bytes: None,
+    };
+    match wanted {
+        Wanted::Full => Ok(vec![full]),
+        Wanted::Automatic => {
+            let mut offers = common(version, versions, kept, manner);
+            offers.push(full);
+            Ok(offers)
+        }
+        Wanted::Base(name) => {
+            let (base, kept) = named_base(name, version, versions, kept, manner)?;
+            Ok(vec![from(base, kept)])
+        }
+    }
+}
+
+/// The snapshot's entry in the listing.
+pub fn find<'v>(snapshot: &Snapshot, versions: &'v [Version]) -> Result<&'v Version, PlanError> {
+    versions
         .iter()
         .find(|version| version.kind == VersionKind::Snapshot && version.name == snapshot.name)
-        .ok_or_else(|| PlanError::NoSuchSnapshot(snapshot.to_string()))?;
-    let base = match wanted {
-        Wanted::Full => None,
-        Wanted::Automatic => newest_common(version, versions, kept, encrypted),
-        Wanted::Base(name) => Some(named_base(name, version, versions, kept, encrypted)?),
+        .ok_or_else(|| PlanError::NoSuchSnapshot(snapshot.to_string()))
+}
+
+fn from(base: &Version, kept: &KeptSnapshot) -> Offer {
+    Offer {
+        base: Some(base.clone()),
+        flags: kept.flags.clone(),
+        links: kept.links + 1,
+        below: kept.bytes,
+        full_bytes: kept.full_bytes,
+        full_creation: kept.full_creation,
+        bytes: None,
+    }
+}
+
+/// The common bases, newest first: the newest, the full backup of its chain, and some between.
+fn common(version: &Version, versions: &[Version], kept: &[KeptSnapshot], manner: Manner<'_>) -> Vec<Offer> {
+    let usable = |base: &&Version| {
+        let backups = kept.iter().filter(|kept| kept.guid == base.guid && kept.complete && manner.fits(&kept.flags));
+        backups.min_by_key(|kept| kept.links)
     };
-    let flags = base.as_ref().map_or_else(|| default_flags(encrypted), |(_, flags)| flags.clone());
-    Ok(SendPlan { snapshot: snapshot.clone(), version: version.clone(), base: base.map(|(base, _)| base), flags })
-}
-
-/// Raw and decrypted streams can't follow one another.
-fn fits(flags: &[String], encrypted: bool) -> bool {
-    flags.iter().any(|flag| flag == "-w") == encrypted
-}
-
-fn newest_common(
-    version: &Version,
-    versions: &[Version],
-    kept: &[KeptSnapshot],
-    encrypted: bool,
-) -> Option<(Version, Vec<String>)> {
     let older = versions.iter().filter(|base| base.createtxg < version.createtxg);
-    let common = older.filter_map(|base| {
-        let usable = |kept: &&KeptSnapshot| kept.guid == base.guid && kept.complete && fits(&kept.flags, encrypted);
-        kept.iter().find(usable).map(|kept| (base, kept))
-    });
+    let mut found: Vec<(&Version, &KeptSnapshot)> =
+        older.filter_map(|base| usable(&base).map(|kept| (base, kept))).collect();
     // A snapshot and its bookmark are equally new: the snapshot is taken, since ZFS can send from it by any flags.
-    let newest = common.max_by_key(|(base, _)| (base.createtxg, base.kind == VersionKind::Snapshot))?;
-    Some((newest.0.clone(), newest.1.flags.clone()))
+    found.sort_by_key(|(base, _)| std::cmp::Reverse((base.createtxg, base.kind == VersionKind::Snapshot)));
+    found.dedup_by_key(|(base, _)| base.guid);
+    let Some(((base, newest), rest)) = found.split_first() else { return Vec::new() };
+    let mut offers = vec![from(base, newest)];
+    let step = rest.len().div_ceil(OLDER_OFFERS).max(1);
+    let last = rest.len().saturating_sub(1);
+    let spaced =
+        rest.iter().enumerate().filter(|(place, (_, kept))| place % step == 0 || *place == last || kept.links == 1);
+    offers.extend(spaced.take(OLDER_OFFERS * 2).map(|(_, (base, kept))| from(base, kept)));
+    offers
 }
 
-fn named_base(
+fn named_base<'v, 'k>(
     name: &BaseName,
     version: &Version,
-    versions: &[Version],
-    kept: &[KeptSnapshot],
-    encrypted: bool,
-) -> Result<(Version, Vec<String>), PlanError> {
+    versions: &'v [Version],
+    kept: &'k [KeptSnapshot],
+    manner: Manner<'_>,
+) -> Result<(&'v Version, &'k KeptSnapshot), PlanError> {
     let named = |base: &&Version| base.name == name.name && name.kind.is_none_or(|kind| kind == base.kind);
     let base = versions
         .iter()
@@ -158,12 +225,12 @@ fn named_base(
     }
     let mut complete = kept.iter().filter(|kept| kept.guid == base.guid && kept.complete).peekable();
     let Some(first) = complete.peek().copied() else { return Err(PlanError::BaseNotKept(name.name.clone())) };
-    match complete.find(|kept| fits(&kept.flags, encrypted)) {
-        Some(kept) => Ok((base.clone(), kept.flags.clone())),
+    match complete.find(|kept| manner.fits(&kept.flags)) {
+        Some(kept) => Ok((base, kept)),
         None => Err(PlanError::OtherFlags {
             base: name.name.clone(),
             theirs: first.flags.join(" "),
-            ours: default_flags(encrypted).join(" "),
+            ours: manner.new_flags().join(" "),
         }),
     }
 }
@@ -182,7 +249,19 @@ mod tests {
 
     fn kept(guid: u64, flags: &[&str], complete: bool) -> KeptSnapshot {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        KeptSnapshot { guid, flags, complete, title: String::new() }
+        KeptSnapshot { guid, flags, complete, links: 1, bytes: 1, full_bytes: 1, full_creation: 0 }
+    }
+
+    fn plan(
+        snapshot: &Snapshot,
+        versions: &[Version],
+        kept: &[KeptSnapshot],
+        wanted: &Wanted,
+        manner: Manner<'_>,
+    ) -> Result<SendPlan, PlanError> {
+        let version = find(snapshot, versions)?;
+        let first = offers(version, versions, kept, wanted, manner)?.remove(0);
+        Ok(SendPlan { snapshot: snapshot.clone(), version: version.clone(), base: first.base, flags: first.flags })
     }
 
     fn decide(
@@ -191,7 +270,7 @@ mod tests {
         wanted: &Wanted,
         encrypted: bool,
     ) -> Result<SendPlan, PlanError> {
-        plan(&"tank/data@new".parse().unwrap(), versions, kept, wanted, encrypted)
+        plan(&"tank/data@new".parse().unwrap(), versions, kept, wanted, Manner { encrypted, flags: None })
     }
 
     fn base(text: &str) -> Wanted {
@@ -255,7 +334,40 @@ mod tests {
         assert_eq!(decide(&versions, &all, &base("#a"), false), Err(PlanError::NoSuchBase("a".into())));
         assert_eq!(decide(&versions, &all, &base("@later"), false), Err(PlanError::BaseNotOlder("later".into())));
         assert_eq!(decide(&versions, &all, &base("@new"), false), Err(PlanError::BaseNotOlder("new".into())));
-        let missing = plan(&"tank/data@gone".parse().unwrap(), &versions, &all, &Wanted::Automatic, false);
+        let missing = plan(
+            &"tank/data@gone".parse().unwrap(),
+            &versions,
+            &all,
+            &Wanted::Automatic,
+            Manner { encrypted: false, flags: None },
+        );
         assert_eq!(missing, Err(PlanError::NoSuchSnapshot("tank/data@gone".into())));
+    }
+
+    #[test]
+    fn flags_that_change_begin_a_new_chain() {
+        let versions = [snap("a", 1, 1), snap("new", 9, 9)];
+        let kept = [kept(1, &["-L", "-c"], true)];
+        let asked = |flags: &[&str]| {
+            let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            let manner = Manner { encrypted: false, flags: Some(&flags) };
+            plan(&"tank/data@new".parse().unwrap(), &versions, &kept, &Wanted::Automatic, manner).unwrap()
+        };
+        assert_eq!(asked(&["-c", "-L"]).send_args(), ["-L", "-c", "-i", "tank/data@a", "tank/data@new"]);
+        assert_eq!(asked(&["-c"]).send_args(), ["-c", "tank/data@new"]);
+        assert_eq!(asked(&["-w"]).send_args(), ["-w", "tank/data@new"]);
+    }
+
+    #[test]
+    fn older_bases_are_offered_up_to_the_full_one() {
+        let versions: Vec<Version> =
+            (1..=50).map(|n| snap(&format!("s{n}"), n, n)).chain([snap("new", 99, 99)]).collect();
+        let kept: Vec<KeptSnapshot> =
+            (1..=50).map(|n| KeptSnapshot { links: n as usize, ..kept(n, &["-L", "-c"], true) }).collect();
+        let manner = Manner { encrypted: false, flags: None };
+        let offered = offers(&versions[50], &versions, &kept, &Wanted::Automatic, manner).unwrap();
+        let bases: Vec<&str> = offered.iter().map(|o| o.base.as_ref().map_or("", |base| base.name.as_str())).collect();
+        assert_eq!((bases[0], bases[bases.len() - 2], bases[bases.len() - 1]), ("s50", "s1", ""));
+        assert!(bases.len() <= 10 && offered[0].links == 51 && offered[bases.len() - 2].links == 2, "{bases:?}");
     }
 }

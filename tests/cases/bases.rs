@@ -32,7 +32,7 @@ fn the_base_is_the_newest_common_one_by_guid_and_transaction_group() {
         (
             "another snapshot of the same name",
             |m| {
-                m.pool.remove_snapshot("tank/data@two");
+                m.pool.remove_snapshot("tank/data@two").edit("tank/data", |dataset| dataset.bookmarks.clear());
                 m.snapshot("two", None);
                 newest(&m.pool, "three");
                 m.snapshot("three", Some("one"));
@@ -63,6 +63,7 @@ fn the_base_is_the_newest_common_one_by_guid_and_transaction_group() {
             "all bases destroyed",
             |m| {
                 m.pool.remove_snapshot("tank/data@one").remove_snapshot("tank/data@two");
+                m.pool.edit("tank/data", |dataset| dataset.bookmarks.clear());
                 m.snapshot("three", None);
                 let plan = m.run("backup offsite tank/data@three -n").done();
                 plan.says(&["tank/data@three: full", "no common snapshot"]);
@@ -234,7 +235,7 @@ fn names_with_blanks_and_colons_and_at_the_length_limit() {
     }
     let calls = machine.pool.calls().len();
     for bad in
-        [&format!("{long}@{snapshot}x"), "tank/a%b@x", "tank/data@x%y", "tank/data", "-r@x", "tank/é@x", "tank/a\tb@x"]
+        [&format!("{long}@{snapshot}x"), "tank/a%b@x", "tank/data@x%y", "/tank", "-r@x", "tank/é@x", "tank/a\tb@x"]
     {
         machine.run(&format!("backup offsite -- '{bad}'")).fails(2, &["is no ", " name: "]);
     }

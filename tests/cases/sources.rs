@@ -70,6 +70,7 @@ fn a_stream_of_another_snapshot_or_from_another_base_is_refused() {
 #[test]
 fn an_estimate_that_is_wrong_or_missing_stops_nothing() {
     let machine = Machine::with_snapshots();
+    machine.pool.make_up_streams(200_000);
     for (what, name) in [
         (What::Stdout { text: "size\t1\n".into() }, "one"),
         (What::Fail { exit: 1, stderr: "cannot estimate\n".into() }, "two"),
@@ -79,7 +80,8 @@ fn an_estimate_that_is_wrong_or_missing_stops_nothing() {
         machine.run(&format!("backup offsite tank/data@{name}")).silent();
     }
     machine.run(&format!("restore offsite tank/data --to pool/back {}", machine.key())).silent();
-    assert_eq!(machine.pool.received("pool/back").len(), 3);
+    // What was said to be huge came from an older base, which was said to be small.
+    assert_eq!(machine.pool.received("pool/back").len(), 2);
 }
 
 #[test]

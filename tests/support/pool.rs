@@ -281,6 +281,18 @@ impl Pool {
         self.state().snapshot(snapshot).unwrap_or_else(|| panic!("no snapshot {snapshot}")).guid
     }
 
+    /// From now on any snapshot can be sent, by a stream of about so many bytes.
+    pub fn make_up_streams(&self, bytes: usize) -> &Self {
+        self.update(|state| state.made_up = Some(bytes));
+        self
+    }
+
+    /// From now on these commands are not permitted; `userprop` is the right to set user properties.
+    pub fn deny(&self, commands: &[&str]) -> &Self {
+        self.update(|state| state.denied = commands.iter().map(|command| (*command).to_owned()).collect());
+        self
+    }
+
     /// From now on this goes wrong.
     pub fn fault(&self, fault: Fault) -> &Self {
         self.update(|state| state.faults.push(fault));

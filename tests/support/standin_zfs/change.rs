@@ -12,6 +12,7 @@ pub fn snapshot(call: &Call) -> i32 {
         eprintln!("missing snapshot argument");
         return usage::of("snapshot");
     }
+    let properties: Vec<(&str, &str)> = arguments.values('o').filter_map(|pair| pair.split_once('=')).collect();
     State::update(call.folder, |state| {
         for name in &arguments.operands {
             let Some((base, snapshot)) = name.split_once('@') else {
@@ -24,6 +25,7 @@ pub fn snapshot(call: &Call) -> i32 {
             }
             let trouble = match () {
                 () if state.denied.contains("snapshot") => "permission denied",
+                () if !properties.is_empty() && state.denied.contains("userprop") => "permission denied",
                 () if snapshot.contains('/') => "trailing slash in name",
                 () if state.snapshot(name).is_some() => "dataset already exists",
                 () => "",
@@ -36,21 +38,23 @@ pub fn snapshot(call: &Call) -> i32 {
             let datasets =
                 state.datasets.keys().filter(|n| *n == base || (arguments.has('r') && n.starts_with(&below)));
             for dataset in datasets.cloned().collect::<Vec<_>>() {
-                make(state, &dataset, snapshot);
+                make(state, &dataset, snapshot, &properties);
             }
         }
         0
     })
 }
 
-fn make(state: &mut State, base: &str, name: &str) {
+fn make(state: &mut State, base: &str, name: &str, properties: &[(&str, &str)]) {
     let (guid, createtxg, creation) = (state.guid(), state.tick(), state.now());
     let dataset = state.datasets.get_mut(base).expect("the dataset was there");
     let referenced = dataset.snapshots.last().map_or(24576, |s| s.referenced);
     let changed = dataset.modified || dataset.snapshots.is_empty();
     dataset.modified = false;
     let name = name.to_owned();
-    dataset.snapshots.push(Snapshot { name, guid, createtxg, creation, referenced, changed, ..Snapshot::default() });
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let made = Snapshot { name, guid, createtxg, creation, referenced, changed, properties, ..Snapshot::default() };
+    dataset.snapshots.push(made);
 }
 
 pub fn bookmark(call: &Call) -> i32 {

@@ -19,6 +19,7 @@ mod resume;
 mod send;
 #[allow(dead_code, reason = "the tests include this file too, and use the rest")]
 mod state;
+mod synthetic;
 mod take;
 mod token;
 mod usage;

@@ -56,7 +56,7 @@ const KNOWN: &[&str] = &[
 const SIZES: &[&str] = &["used", "available", "referenced", "written", "logicalreferenced", "logicalused"];
 
 pub fn is_known(property: &str) -> bool {
-    KNOWN.contains(&property) || property.contains(':')
+    KNOWN.contains(&property) || property.contains(':') || property.starts_with("written@")
 }
 
 /// All entries of the kinds asked for, unsorted.
@@ -95,6 +95,9 @@ impl Entry<'_> {
         {
             return Some((value.clone(), "local".to_owned()));
         }
+        if let Some(value) = self.snapshot.and_then(|snapshot| snapshot.properties.get(property)) {
+            return Some((value.clone(), "local".to_owned()));
+        }
         let filesystem = self.kind == "filesystem";
         let bookmark = self.kind == "bookmark";
         match property {
@@ -109,6 +112,7 @@ impl Entry<'_> {
             }
             _ if bookmark => None,
             "used" => none(self.snapshot.map_or_else(|| used(dataset), |s| s.used).to_string()),
+            _ if property.starts_with("written@") && self.snapshot.is_none() => none("24576".to_owned()),
             "written" => none(self.snapshot.map_or(0, |s| s.referenced).to_string()),
             "logicalreferenced" => none(self.snapshot.map_or(24576, |s| s.referenced / 512 * 500).to_string()),
             "encryption" if dataset.encryption == "off" => Some(("off".to_owned(), "default".to_owned())),

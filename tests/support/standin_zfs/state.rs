@@ -26,6 +26,8 @@ pub struct State {
     pub denied: BTreeSet<String>,
     /// As an ordinary user, `receive` without `-u` receives, cannot mount, and exits 1.
     pub unprivileged: bool,
+    /// Bytes of the stream that is made up where none is at hand: for snapshots that the program takes.
+    pub made_up: Option<usize>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -87,6 +89,8 @@ pub struct Snapshot {
     /// Differs from the snapshot before it. (One that does not is no hindrance to an incremental receive.)
     pub changed: bool,
     pub holds: Vec<String>,
+    /// User properties.
+    pub properties: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
