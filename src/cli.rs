@@ -74,6 +74,8 @@ pub enum Command {
     Plan(Plan),
     /// Show or release what backups hold at the source
     Holds(Holds),
+    /// Remove old backups by a policy, never one that another needs
+    Prune(Prune),
     /// List the backups in a repository
     List(List),
     /// Check a repository
@@ -272,6 +274,40 @@ pub struct Holds {
     /// The dataset is at another machine, whose zfs is run by ssh: user@host:dataset
     #[arg(long, value_name = "SOURCE")]
     pub pull: Option<String>,
+    /// A writer key, for use without a profile
+    #[arg(long, value_name = "FILE")]
+    pub writer_key: Option<PathBuf>,
+}
+
+/// `prune`
+#[derive(Debug, Args)]
+pub struct Prune {
+    /// A repository [default: SNAPFERRY_REPOSITORY]
+    pub repository: Option<String>,
+    /// Keep the newest N of each dataset
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_last: u32,
+    /// Keep the newest of each of the last N hours that have a backup (UTC)
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_hourly: u32,
+    /// The same with days
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_daily: u32,
+    /// The same with ISO weeks
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_weekly: u32,
+    /// The same with months
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_monthly: u32,
+    /// The same with years
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub keep_yearly: u32,
+    /// Keep all that are no older than this, counted from the newest of the dataset, such as 30d
+    #[arg(long, value_name = "TIME")]
+    pub keep_within: Option<String>,
+    /// Leave objects of no backup alone until they are so old [default: 7d]
+    #[arg(long, value_name = "TIME")]
+    pub grace: Option<String>,
     /// A writer key, for use without a profile
     #[arg(long, value_name = "FILE")]
     pub writer_key: Option<PathBuf>,

@@ -16,6 +16,7 @@ pub mod format;
 pub mod pipeline;
 pub mod profile;
 pub mod progress;
+pub mod retention;
 pub mod signals;
 pub mod ssh;
 pub mod store;

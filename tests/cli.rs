@@ -19,6 +19,8 @@ mod interrupts;
 mod keys;
 #[path = "cases/profiles.rs"]
 mod profiles;
+#[path = "cases/prune.rs"]
+mod prune;
 #[path = "cases/restores.rs"]
 mod restores;
 #[path = "cases/snapshots.rs"]

@@ -126,6 +126,7 @@ fn allowed(part: &str) -> Option<&'static [&'static str]> {
         "store" => &["children", "ssh"],
         "zfs" => &["children"],
         "warm" => &["children"],
+        "retention" => &[],
         "profile" => &["error", "format"],
         // Here, and only here, the islands meet.
         "commands" | "main" | "lib" => return None,

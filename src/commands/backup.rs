@@ -75,7 +75,7 @@ pub fn run(context: &Context, args: cli::Backup) -> Result<Exit> {
 }
 
 /// What this machine backs up with, and what it reads manifests with.
-fn writer_of(repository: &Repository) -> Result<(&WriterKey, Reader)> {
+pub fn writer_of(repository: &Repository) -> Result<(&WriterKey, Reader)> {
     let (Some(writer), Some(reader)) = (&repository.writer, repository.writer_reader()) else {
         return Err(Problem::new(
             Exit::NoKey,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use age::{Identity, x25519};
 use anyhow::Result;
 
+use super::removals::Removals;
 use super::repository::Repository;
 use super::seen::SeenBackup;
 use crate::format::manifest::{Guid, Hash, MAX_SEALED_MANIFEST, Manifest};
@@ -42,6 +43,8 @@ pub struct Damaged {
     pub reason: String,
     /// Signed by somebody else than the trusted signer.
     pub foreign: bool,
+    /// A part of it is not there.
+    pub missing: bool,
 }
 
 /// All that is there.
@@ -51,6 +54,8 @@ pub struct Catalogue {
     pub backups: Vec<Backup>,
     /// Never used, always reported.
     pub damaged: Vec<Damaged>,
+    /// What was removed on purpose.
+    pub removals: Removals,
     /// Places in `backups`, oldest first.
     by_guid: HashMap<Guid, Vec<usize>>,
 }
@@ -79,13 +84,13 @@ impl Catalogue {
         let listed = repository.store.list(names::MANIFESTS).map_err(|error| repository.store_problem(error))?;
         // Sorted by id, which begins with the time.
         let ids: BTreeSet<BackupId> = listed.iter().filter_map(|object| names::parse_manifest(&object.name)).collect();
-        let (store, uuid, reader) = (Arc::clone(&repository.store), repository.uuid, reader.clone());
+        let (store, uuid, of_manifests) = (Arc::clone(&repository.store), repository.uuid, reader.clone());
         let loaded = ordered_map(
             repository.connections,
             ids.into_iter(),
             || (),
             move |(), id: BackupId| {
-                let result = load_one(store.as_ref(), &uuid, &reader, &id);
+                let result = load_one(store.as_ref(), &uuid, &of_manifests, &id);
                 (id, result)
             },
         );
@@ -103,23 +108,27 @@ impl Catalogue {
                         "its {} is missing",
                         if error.name.ends_with(".minisig") { "signature" } else { "manifest" }
                     );
-                    catalogue.damaged.push(Damaged { id, reason, foreign: false });
+                    catalogue.damaged.push(Damaged { id, reason, foreign: false, missing: true });
                 }
                 // One object that can't be read must not keep all others from being used.
                 Err(LoadError::Store(error)) if is_of_the_object(&error) => {
-                    catalogue.damaged.push(Damaged { id, reason: error.message, foreign: false });
+                    catalogue.damaged.push(Damaged { id, reason: error.message, foreign: false, missing: false });
                 }
                 Err(LoadError::Store(error)) => return Err(repository.store_problem(error)),
                 Err(LoadError::Signature(error)) => {
                     let foreign = !matches!(error, SignatureError::Malformed | SignatureError::Mismatch);
-                    catalogue.damaged.push(Damaged { id, reason: error.to_string(), foreign });
+                    catalogue.damaged.push(Damaged { id, reason: error.to_string(), foreign, missing: false });
                 }
                 Err(LoadError::Format(error)) => {
-                    catalogue.damaged.push(Damaged { id, reason: error.to_string(), foreign: false });
+                    catalogue.damaged.push(Damaged { id, reason: error.to_string(), foreign: false, missing: false });
                 }
             }
         }
         catalogue.put_in_order();
+        // Later than the manifests: one that another machine removed meanwhile is not damaged.
+        catalogue.removals = Removals::load(repository, reader)?;
+        let removed = &catalogue.removals.removed;
+        catalogue.damaged.retain(|damaged| !(damaged.missing && removed.contains_key(&damaged.id)));
         Ok(catalogue)
     }
 

@@ -145,6 +145,15 @@ impl Journal {
     }
 }
 
+/// The GUIDs of the bases of unfinished backups in `state`.
+pub fn bases(state: &Path) -> Vec<u64> {
+    let base = |head: Head| {
+        let after = head.key.source.rsplit_once(" from ")?.1;
+        after.split(' ').next()?.parse().ok()
+    };
+    heads(state).into_iter().filter_map(base).collect()
+}
+
 /// What the journal of a source is of, as its key says, if there is one.
 pub fn source_of(state: &Path, slot: &str) -> Option<String> {
     let text = fs::read_to_string(path_for(state, slot)).ok()?;
@@ -153,12 +162,16 @@ pub fn source_of(state: &Path, slot: &str) -> Option<String> {
 
 /// The backups that journals in `state` claim.
 pub fn claimed(state: &Path) -> Vec<BackupId> {
+    heads(state).into_iter().map(|head| head.id).collect()
+}
+
+fn heads(state: &Path) -> Vec<Head> {
     let Ok(entries) = fs::read_dir(state.join("journal")) else { return Vec::new() };
     let heads = entries.flatten().filter_map(|entry| {
         let text = fs::read_to_string(entry.path()).ok()?;
         serde_json::from_str::<Head>(text.lines().next()?).ok()
     });
-    heads.map(|head| head.id).collect()
+    heads.collect()
 }
 
 /// What a segment's stored row says of a run of the stream.

@@ -15,6 +15,8 @@ pub mod key;
 pub mod list;
 pub mod lock;
 pub mod made;
+pub mod prune;
+pub mod removals;
 pub mod repository;
 pub mod rescue;
 pub mod restore;
@@ -131,9 +133,12 @@ pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
     let (exit, hint) = match error.kind {
         ZfsErrorKind::NotStarted => (Exit::Failed, Some("--zfs-command names the program")),
         ZfsErrorKind::Unreachable => (Exit::Failed, Some("try the same host with ssh -o BatchMode=yes first")),
-        ZfsErrorKind::Denied => {
-            (Exit::Failed, Some("`snapferry doctor` prints the rights that `zfs allow` has to give"))
-        }
+        ZfsErrorKind::Denied => (
+            Exit::Failed,
+            Some(
+                "zfs allow -u USER send,snapshot,hold,release,bookmark,destroy,mount,userprop DATASET gives the rights to back up, receive,create,mount those to restore",
+            ),
+        ),
         ZfsErrorKind::NoSuchDataset => (Exit::Missing, None),
         ZfsErrorKind::Failed => (Exit::Failed, None),
     };
@@ -187,6 +192,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
                 Command::Backup(args) => backup::run(&context, args),
                 Command::Plan(args) => backup::explain(&context, args),
                 Command::Holds(args) => holds::run(&context, args),
+                Command::Prune(args) => prune::run(&context, args),
                 Command::List(args) => list::run(&context, args),
                 Command::Check(args) => check::run(&context, args),
                 Command::Restore(args) => restore::run(&context, args),

@@ -70,6 +70,7 @@ impl Seen {
         let still_there = |id: &BackupId, seen: &SeenBackup| {
             catalogue.backups.iter().any(|backup| backup.manifest.id == *id && backup.sealed_blake3 == seen.blake3)
                 || catalogue.damaged.iter().any(|damaged| damaged.id == *id)
+                || catalogue.removals.names(id, seen.blake3)
         };
         self.backups.iter().filter(|(id, seen)| !still_there(id, seen)).map(|(id, seen)| (id.clone(), *seen)).collect()
     }
@@ -96,6 +97,17 @@ impl Seen {
     /// Adds one backup.
     pub fn add(&mut self, id: BackupId, seen: SeenBackup) -> Result<()> {
         self.backups.insert(id, seen);
+        self.save()
+    }
+
+    /// Forgets backups that were removed on purpose, but not the newest of a writer: the next one comes behind it.
+    pub fn forget<'i>(&mut self, removed: impl Iterator<Item = &'i BackupId>) -> Result<()> {
+        for id in removed {
+            let newest = self.backups.get(id).and_then(|seen| self.newest_of(&seen.writer));
+            if self.backups.get(id) != newest.as_ref() {
+                self.backups.remove(id);
+            }
+        }
         self.save()
     }
 

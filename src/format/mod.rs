@@ -8,6 +8,7 @@ pub mod descriptor;
 pub mod keys;
 pub mod manifest;
 pub mod names;
+pub mod removal;
 pub mod signature;
 
 use thiserror::Error;

@@ -15,6 +15,8 @@ pub const RESCUE: &str = "RESCUE.txt";
 pub const KEYS: &str = "keys";
 /// The folder of manifests and their signatures.
 pub const MANIFESTS: &str = "manifests";
+/// The folder of records of what was removed.
+pub const REMOVALS: &str = "removals";
 /// The folder of segments.
 pub const SEGMENTS: &str = "segments";
 
@@ -26,6 +28,16 @@ impl BackupId {
     /// An id for a backup that begins now.
     pub fn new(started: Timestamp, random: [u8; 8]) -> Self {
         Self(format!("{}-{:016x}", started.strftime("%Y%m%dT%H%M%SZ"), u64::from_be_bytes(random)))
+    }
+
+    /// When the backup began, by the clock of the machine that made it.
+    pub fn began(&self) -> Option<Timestamp> {
+        let digits = |range: std::ops::Range<usize>| self.0.get(range)?.parse::<i8>().ok();
+        let year = self.0.get(..4)?.parse().ok()?;
+        let [month, day, hour, minute, second] = [4..6, 6..8, 9..11, 11..13, 13..15].map(digits);
+        let date = jiff::civil::Date::new(year, month?, day?).ok()?;
+        let time = jiff::civil::Time::new(hour?, minute?, second?, 0).ok()?;
+        jiff::tz::Offset::UTC.to_timestamp(date.to_datetime(time)).ok()
     }
 
     /// The id as it stands in object names.
@@ -79,6 +91,26 @@ pub fn manifest(id: &BackupId) -> String {
 /// A manifest's signature.
 pub fn signature(id: &BackupId) -> String {
     format!("{MANIFESTS}/{id}.age.minisig")
+}
+
+/// A record of what was removed.
+pub fn removal(id: &BackupId) -> String {
+    format!("{REMOVALS}/{id}.age")
+}
+
+/// The signature of such a record.
+pub fn removal_signature(id: &BackupId) -> String {
+    format!("{REMOVALS}/{id}.age.minisig")
+}
+
+/// The name of such a record in an object name.
+pub fn parse_removal(object: &str) -> Option<BackupId> {
+    object.strip_prefix("removals/")?.strip_suffix(".age")?.parse().ok()
+}
+
+/// The backup that a signature's object name belongs to.
+pub fn parse_signature(object: &str) -> Option<BackupId> {
+    object.strip_prefix("manifests/")?.strip_suffix(".age.minisig")?.parse().ok()
 }
 
 /// The folder of a backup's segments.

@@ -212,9 +212,11 @@ pub fn consider(
     let manner = Manner { encrypted, flags: terms.flags.as_deref() };
     let wanted = terms.wanted(dataset)?;
     let mut offers = plan::offers(&version, &versions, &kept, &wanted, manner).map_err(|error| plan_problem(&error))?;
+    let older: BTreeSet<u64> =
+        versions.iter().filter(|base| base.createtxg < version.createtxg).map(|base| base.guid).collect();
     let changed = wanted == Wanted::Automatic
         && offers.len() == 1
-        && kept.iter().any(|kept| kept.complete && kept.guid != version.guid);
+        && kept.iter().any(|kept| kept.complete && older.contains(&kept.guid));
     let estimate = |offer: &Offer| {
         if taken {
             return origin.zfs.estimate(&send_plan(snapshot, &version, offer).send_args());
