@@ -36,6 +36,7 @@ use crate::error::{Exit, Problem, ReaderGone, say};
 use crate::profile::Places;
 use crate::store::Store;
 use crate::zfs::command::{Zfs, ZfsError, ZfsErrorKind};
+use crate::zfs::message;
 
 /// What every command knows of how it was called.
 pub struct Context {
@@ -130,6 +131,7 @@ pub fn print_text(text: &str) -> Result<()> {
 
 /// What a failed `zfs` command means to a person.
 pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
+    let known = message::hint(&error.stderr);
     let (exit, hint) = match error.kind {
         ZfsErrorKind::NotStarted => (Exit::Failed, Some("--zfs-command names the program")),
         ZfsErrorKind::Unreachable => (Exit::Failed, Some("try the same host with ssh -o BatchMode=yes first")),
@@ -140,7 +142,10 @@ pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
             ),
         ),
         ZfsErrorKind::NoSuchDataset => (Exit::Missing, None),
-        ZfsErrorKind::Failed => (Exit::Failed, None),
+        ZfsErrorKind::Failed => match known {
+            Some(hint) if hint.kind == message::Kind::Busy => (Exit::Busy, Some(hint.text)),
+            known => (Exit::Failed, known.map(|hint| hint.text)),
+        },
     };
     let problem = Problem::new(exit, error.to_string());
     match hint {

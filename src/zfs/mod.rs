@@ -6,6 +6,7 @@
 pub mod change;
 pub mod choice;
 pub mod command;
+pub mod message;
 pub mod names;
 pub mod output;
 pub mod plan;

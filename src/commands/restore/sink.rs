@@ -17,6 +17,7 @@ use crate::error::{Exit, Problem};
 use crate::format::manifest::Guid;
 use crate::progress::Counters;
 use crate::zfs::command::{ZfsError, ZfsErrorKind};
+use crate::zfs::message;
 use crate::zfs::receive::{ReceiveOptions, ReceiveStream};
 
 /// Takes one stream.
@@ -170,9 +171,14 @@ fn confirm_received(context: &Context, destination: &Destination, stream: &Strea
 }
 
 fn receive_problem(error: ZfsError) -> anyhow::Error {
-    Problem::new(Exit::Failed, error.to_string())
-        .hint("once the cause is gone, the same command goes on behind the streams that were received whole")
-        .into()
+    let goes_on = "the same command goes on behind the streams that were received whole";
+    let known = message::hint(&error.stderr);
+    let exit = if known.is_some_and(|hint| hint.kind == message::Kind::Busy) { Exit::Busy } else { Exit::Failed };
+    let hint = match known {
+        Some(hint) => format!("{}; then {goes_on}", hint.text),
+        None => format!("once the cause is gone, {goes_on}"),
+    };
+    Problem::new(exit, error.to_string()).hint(hint).into()
 }
 
 /// `001-tank-data@monday.full.zfs`: sorts in the order in which the streams are received.
