@@ -10,7 +10,7 @@
 use libfuzzer_sys::fuzz_target;
 use snapferry::zfs::names::{BaseName, Dataset, Snapshot};
 use snapferry::zfs::output::{estimate, token_guid, value, versions};
-use snapferry::zfs::plan::{KeptSnapshot, Wanted, default_flags, plan};
+use snapferry::zfs::plan::{KeptSnapshot, Manner, Wanted, default_flags, find, offers};
 
 fuzz_target!(|data: &[u8]| {
     let Some((&what, bytes)) = data.split_first() else { return };
@@ -61,17 +61,24 @@ fn planned(text: &str, what: u8) {
             guid: version.guid,
             flags: default_flags(version.guid % 2 == 0),
             complete: version.guid % 3 != 0,
-            title: String::new(),
+            links: (version.guid % 200) as usize,
+            bytes: version.guid,
+            full_bytes: version.guid / 3,
+            full_creation: version.creation,
         })
         .collect();
     for version in &found {
         let Ok(snapshot) = format!("tank/data@{}", version.name).parse::<Snapshot>() else { continue };
-        let Ok(plan) = plan(&snapshot, &found, &kept, &Wanted::Automatic, encrypted) else { continue };
-        assert_eq!(plan.version.name, snapshot.name);
-        assert_eq!(plan.raw(), encrypted);
-        if let Some(base) = &plan.base {
-            assert!(base.createtxg < plan.version.createtxg);
-            assert!(kept.iter().any(|kept| kept.guid == base.guid && kept.complete && kept.flags == plan.flags));
+        let Ok(found_version) = find(&snapshot, &found) else { continue };
+        let manner = Manner { encrypted, flags: None };
+        let Ok(offers) = offers(found_version, &found, &kept, &Wanted::Automatic, manner) else { continue };
+        assert_eq!(found_version.name, snapshot.name);
+        assert!(offers.last().is_some_and(|full| full.base.is_none()));
+        for offer in &offers {
+            assert_eq!(offer.flags.iter().any(|flag| flag == "-w"), encrypted);
+            let Some(base) = &offer.base else { continue };
+            assert!(base.createtxg < found_version.createtxg);
+            assert!(kept.iter().any(|kept| kept.guid == base.guid && kept.complete && kept.flags == offer.flags));
         }
     }
 }
