@@ -172,7 +172,8 @@ pub struct Backup {
     #[arg(value_names = ["REPOSITORY", "DATASET[@SNAPSHOT]"], num_args = 0..=2)]
     pub words: Vec<String>,
     /// Back up what comes on standard input: any stream
-    #[arg(long, requires = "name", conflicts_with_all = ["full", "base"])]
+    #[arg(long, requires = "name", conflicts_with_all = ["full", "base", "pull", "send_flags", "max_chain", "full_every",
+        "recursive", "matching", "exclude", "catch_up", "keep_source", "snapshot_name"])]
     pub stdin: bool,
     /// The name that a stream from standard input is found by
     #[arg(long, value_name = "NAME", requires = "stdin")]

@@ -97,9 +97,12 @@ pub fn message_of(error: &anyhow::Error) -> String {
 /// A line on standard error, or several, without anything that could act on a terminal: names come from everywhere.
 /// Whoever reads it may have gone, or its disk may be full: that ends no work.
 pub fn say(line: fmt::Arguments<'_>) {
-    let tame = |c: char| if c.is_control() && c != '\n' { ' ' } else { c };
-    let line: String = line.to_string().chars().map(tame).collect();
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", tame(&line.to_string()));
+}
+
+/// The text without control characters but line ends.
+pub fn tame(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 /// Prints `snapferry: error: …` and `snapferry: hint: …`, or one JSON object, on standard error.

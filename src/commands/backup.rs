@@ -7,6 +7,7 @@ mod select;
 pub mod source;
 mod transfer;
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
@@ -26,12 +27,12 @@ use super::list::backup_json;
 use super::lock::RunLock;
 use super::repository::Repository;
 use super::seen::Seen;
-use super::{Context, repository_and_word, zfs_problem};
+use super::{Context, chain, new_id, repository_and_word, zfs_problem};
 use crate::error::{Exit, Problem, exit_of, message_of, report};
+use crate::format::FORMAT;
 use crate::format::keys::WriterKey;
-use crate::format::manifest::{Hash, MAX_SEALED_MANIFEST, MAX_SEGMENT_SIZE, Manifest, StreamInfo};
+use crate::format::manifest::{Hash, MAX_SEALED_MANIFEST, MAX_SEGMENT_SIZE, Manifest, SegmentRow, StreamInfo};
 use crate::format::names::{self, BackupId};
-use crate::format::{FORMAT, age_file};
 use crate::pipeline::codec::Codec;
 use crate::pipeline::segment::segment_size_for;
 use crate::progress::{Counters, Reporter, Total, counted, duration};
@@ -112,12 +113,13 @@ impl Session<'_> {
         let usage = |error: &dyn std::fmt::Display| Problem::new(Exit::Usage, error.to_string());
         let rules = Rules::resolve(which, self.repository)?;
         if what.contains('@') {
-            if !rules.take() || rules.catch_up || rules.recursive {
-                let message = "-r, --match, --exclude and --catch-up are for a dataset, and a snapshot was named";
+            let of_datasets = which.keep_source.is_some() || which.snapshot_name.is_some();
+            if !rules.take() || rules.catch_up || rules.recursive || of_datasets {
+                let message = "-r, --match, --exclude, --catch-up, --keep-source and --snapshot-name are for a dataset, and a snapshot was named";
                 return Err(Problem::new(Exit::Usage, message).into());
             }
             let snapshot: Snapshot = what.parse().map_err(|error| usage(&error))?;
-            self.reap(&snapshot.dataset)?;
+            self.reap(&snapshot.dataset);
             if let Some(object) = self.snapshot(&snapshot, terms)?
                 && self.context.json
             {
@@ -137,17 +139,17 @@ impl Session<'_> {
             true => origin.zfs.datasets(top).map_err(zfs_problem),
             false => Ok(vec![top.clone()]),
         };
+        let mut outcome = Outcome::default();
         if context.dry_run {
             for dataset in list(&self.origin)? {
-                self.foresee(&dataset, terms, rules)?;
+                outcome.backups.extend(self.foresee(&dataset, terms, rules)?);
             }
-            return Ok(Outcome::default());
+            return Ok(outcome);
         }
         let taken = match rules.take() {
             true => Some(select::take(context, &self.origin, repository, rules, top)?),
             false => None,
         };
-        let mut outcome = Outcome::default();
         for dataset in list(&self.origin)? {
             if let Err(error) = self.dataset(&dataset, taken.as_deref(), terms, rules, &mut outcome) {
                 if children::is_ending() {
@@ -167,7 +169,7 @@ impl Session<'_> {
         rules: &Rules,
         outcome: &mut Outcome,
     ) -> Result<()> {
-        self.reap(dataset)?;
+        self.reap(dataset);
         let mut snapshots = select::existing(&self.origin, self.repository, &self.catalogue, rules, dataset)?;
         if let Some(name) = taken {
             let taken: Snapshot = format!("{dataset}@{name}").parse()?;
@@ -183,31 +185,35 @@ impl Session<'_> {
         }
     }
 
-    /// What a dry run says of a dataset.
-    fn foresee(&mut self, dataset: &Dataset, terms: &Terms, rules: &Rules) -> Result<()> {
+    /// What a dry run says of a dataset; returned as JSON as well.
+    fn foresee(&mut self, dataset: &Dataset, terms: &Terms, rules: &Rules) -> Result<Vec<Value>> {
+        let mut foreseen = Vec::new();
         for snapshot in select::existing(&self.origin, self.repository, &self.catalogue, rules, dataset)? {
-            self.snapshot(&snapshot, terms)?;
+            foreseen.extend(self.snapshot(&snapshot, terms)?);
         }
         if !rules.take() {
-            return Ok(());
+            return Ok(foreseen);
         }
         let name = rules.name_at(now())?;
         let snapshot: Snapshot = format!("{dataset}@{name}").parse()?;
         let future = Some(explain::future(&name));
         let Considered { offers, choice, .. } =
             source::consider(&self.origin, terms, &snapshot, future, &self.catalogue, Some(&self.repository.state))?;
-        let offer = &offers[choice.index];
-        self.context.say_plan(&format!(
-            "would take {snapshot}, and send it: {}{} ({})",
-            explain::kind(offer, choice.index),
-            offer.bytes.map_or_else(String::new, |bytes| format!(", about {}", BinaryBytes(bytes))),
-            choice.reason
-        ))
+        let (offer, kind) = (&offers[choice.index], explain::kind(&offers[choice.index], choice.index));
+        let base = offer.base.as_ref().map(|base| &base.name);
+        foreseen.push(
+            json!({"would_take": snapshot.to_string(), "base": base, "flags": offer.flags, "estimate": offer.bytes}),
+        );
+        if !self.context.json {
+            let about = offer.bytes.map_or_else(String::new, |bytes| format!(", about {}", BinaryBytes(bytes)));
+            super::print_line(&format!("would take {snapshot}, and send it: {kind}{about} ({})", choice.reason))?;
+        }
+        Ok(foreseen)
     }
 
     fn report(&self, outcome: Outcome) -> Result<Exit> {
         let Outcome { backups, mut failed } = outcome;
-        if self.context.json && !self.context.dry_run {
+        if self.context.json {
             let failure = |(dataset, error): &(String, anyhow::Error)| json!({"dataset": dataset, "error": message_of(error), "exit_code": exit_of(error).code()});
             let failures: Vec<Value> = failed.iter().map(failure).collect();
             self.context.print_json(&json!({"backups": backups, "failed": failures}))?;
@@ -218,12 +224,12 @@ impl Session<'_> {
         if backups.is_empty() && failed.len() == 1 {
             return Err(failed.remove(0).1);
         }
-        for (dataset, error) in &failed {
-            report(&anyhow::anyhow!("{dataset}: {}", message_of(error)), self.context.json);
+        let (count, exit) = (failed.len() as u64, exit_of(&failed[0].1));
+        for (dataset, error) in failed {
+            report(&error.context(dataset), self.context.json);
         }
         if backups.is_empty() {
-            let message = format!("none of {} was backed up", counted(failed.len() as u64, "dataset"));
-            return Err(Problem::new(exit_of(&failed[0].1), message).into());
+            return Err(Problem::new(exit, format!("none of {} was backed up", counted(count, "dataset"))).into());
         }
         Ok(Exit::Partial)
     }
@@ -233,19 +239,22 @@ impl Session<'_> {
         Pins { context, zfs: &origin.zfs, repository: repository.uuid, writer: writer.writer }
     }
 
-    /// Clears away what runs that ended without a word still hold.
-    fn reap(&self, dataset: &Dataset) -> Result<()> {
-        if self.context.dry_run { Ok(()) } else { self.pins().reap(dataset, &self.repository.state, &self.catalogue) }
+    /// Clears away what runs that ended without a word still hold. That this can't be done keeps nobody from a backup.
+    fn reap(&self, dataset: &Dataset) {
+        if !self.context.dry_run
+            && let Err(error) = self.pins().reap(dataset, &self.repository.state, &self.catalogue)
+        {
+            tracing::info!("holds that are left of earlier runs can't be looked for: {error}");
+        }
     }
 
-    /// Backs up one snapshot; returns what `--json` shows of it, unless it was a dry run.
+    /// Backs up one snapshot, or says how it would; returns what `--json` shows of it.
     fn snapshot(&mut self, snapshot: &Snapshot, terms: &Terms) -> Result<Option<Value>> {
         let planned =
             source::zfs_job(self.context, &self.origin, terms, snapshot, &self.catalogue, &self.repository.state)?;
         let id = match planned {
             Planned::Job(job) if self.context.dry_run => {
-                tell_plan(self.context, &job, &self.asked.settings(&job))?;
-                return Ok(None);
+                return tell_plan(self.context, &job, &self.asked.settings(&job)).map(Some);
             }
             Planned::Job(job) => return self.back_up(&job).map(Some),
             Planned::Kept(id) => id,
@@ -261,10 +270,10 @@ impl Session<'_> {
 
     /// A stream from standard input.
     fn one(&mut self, job: &Job) -> Result<()> {
-        if self.context.dry_run {
-            return tell_plan(self.context, job, &self.asked.settings(job));
-        }
-        let object = self.back_up(job)?;
+        let object = match self.context.dry_run {
+            true => tell_plan(self.context, job, &self.asked.settings(job))?,
+            false => self.back_up(job)?,
+        };
         if self.context.json { self.context.print_json(&object) } else { Ok(()) }
     }
 
@@ -272,7 +281,8 @@ impl Session<'_> {
         let Self { context, repository, writer, origin, asked, no_resume, catalogue, seen } = self;
         let settings = asked.settings(job);
         context.note(&job.describe());
-        let run = Run { context, repository, writer, origin, job, settings: &settings };
+        let stands_on = job.base_guid().map_or_else(Vec::new, |base| chain::ids(catalogue, base));
+        let run = Run { context, repository, writer, origin, job, settings: &settings, stands_on };
         let journal = run.begin(catalogue, seen, *no_resume)?;
         let pins = Pins { context, zfs: &origin.zfs, repository: repository.uuid, writer: writer.writer };
         if let Some((snapshot, _)) = job.snapshot() {
@@ -307,6 +317,8 @@ struct Run<'a> {
     origin: &'a Origin,
     job: &'a Job,
     settings: &'a Settings,
+    /// The chain of its base.
+    stands_on: Vec<BackupId>,
 }
 
 /// How segments are made.
@@ -345,18 +357,14 @@ impl Asked {
     }
 }
 
-fn tell_plan(context: &Context, job: &Job, settings: &Settings) -> Result<()> {
-    if context.json {
-        return context.print_json(&json!({
-            "source": job.source, "estimate": job.estimate, "segment_size": settings.segment_size, "codec": settings.codec.info(),
-        }));
+/// Says what would be done; returned as JSON as well.
+fn tell_plan(context: &Context, job: &Job, settings: &Settings) -> Result<Value> {
+    let Settings { codec, segment_size, .. } = settings;
+    if !context.json {
+        let how = format!("segments of {}, {codec}", BinaryBytes(*segment_size));
+        super::print_line(&format!("would do: {}; {how}", job.describe()))?;
     }
-    super::print_line(&format!(
-        "would do: {}; segments of {}, {}",
-        job.describe(),
-        BinaryBytes(settings.segment_size),
-        settings.codec
-    ))
+    Ok(json!({"source": job.source, "estimate": job.estimate, "segment_size": segment_size, "codec": codec.info()}))
 }
 
 fn unfinished(error: anyhow::Error, resumed: usize) -> anyhow::Error {
@@ -399,15 +407,13 @@ impl Run<'_> {
                 context.warn(&format!("what the interrupted backup {id} left could not be removed: {error:#}"));
             }
         }
-        let mut random = [0u8; 8];
-        getrandom::fill(&mut random).context("no randomness")?;
         let started = now();
-        Journal::begin(&repository.state, &job.slot, &key, BackupId::new(started, random), started)
+        Journal::begin(&repository.state, &job.slot, &key, new_id(started)?, started)
     }
 
     /// Moves the stream and commits it.
     fn back_up(&self, seen: &mut Seen, journal: Journal) -> Result<Backup> {
-        let Self { context, repository, writer, origin, job, settings } = self;
+        let Self { context, repository, writer, origin, job, settings, .. } = self;
         let (id, started) = (journal.id.clone(), journal.started);
         let counters = Arc::new(Counters::default());
         let total = job.estimate.map_or(Total::Unknown, Total::About);
@@ -456,24 +462,51 @@ impl Run<'_> {
     fn commit(&self, manifest: Manifest) -> Result<Backup> {
         let Self { repository, writer, .. } = self;
         let id = &manifest.id;
-        let plain = manifest.to_bytes()?;
-        let recipients: [&dyn age::Recipient; 2] = [&repository.recipient, &writer.catalogue.to_public()];
-        let sealed = age_file::seal(&plain, &recipients).context("the manifest can't be sealed")?;
         let comment = Manifest::comment(&repository.uuid, id);
-        let signature = writer.signing.sign(&sealed, &comment)?;
-        let signer = writer.signing.signer()?;
-        signer.verify(&sealed, &signature, &comment).context("the manifest's own signature does not hold")?;
-        let again = age_file::open(&sealed, &[&writer.catalogue], MAX_SEALED_MANIFEST)
-            .context("the manifest does not open again")?;
-        if Manifest::from_bytes(&again)? != manifest {
-            anyhow::bail!("the manifest does not read as it was written");
-        }
+        let (sealed, signature) =
+            repository.seal(writer, &manifest.to_bytes()?, &comment, MAX_SEALED_MANIFEST).context("the manifest")?;
         repository.confirm()?;
+        self.confirm_presence(&manifest)?;
         // A run that was killed just here leaves a signature without a manifest behind.
         transfer::put_anew(repository, &names::signature(id), &signature)?;
         self.put_manifest(&names::manifest(id), &sealed)?;
         let stored_bytes = manifest.stored_bytes() + sealed.len() as u64;
         Ok(Backup { manifest, sealed_blake3: Hash::of(&sealed), stored_bytes })
+    }
+
+    /// That every segment and every backup that this one stands on is still there: a backup may take weeks, and a prune
+    /// on another machine knows nothing of it. A manifest of what is gone would be a promise that nobody can keep.
+    fn confirm_presence(&self, manifest: &Manifest) -> Result<()> {
+        let Self { repository, settings, stands_on, .. } = self;
+        let list = |folder: &str| {
+            let listed = repository.store.list(folder).map_err(|error| repository.store_problem(error))?;
+            Ok::<_, anyhow::Error>(
+                listed.into_iter().map(|object| (object.name, object.size)).collect::<HashMap<_, _>>(),
+            )
+        };
+        let (segments, extension) = (list(&names::segments(&manifest.id))?, settings.codec.extension());
+        let is_there = |(number, row): &(usize, &SegmentRow)| {
+            segments.get(&names::segment(&manifest.id, *number as u64, extension)) == Some(&row.stored_bytes())
+        };
+        let gone = manifest.segments.iter().enumerate().filter(|segment| !is_there(segment)).count();
+        if gone > 0 {
+            let message = format!(
+                "{} that this run had stored went from the repository meanwhile",
+                counted(gone as u64, "segment")
+            );
+            return Err(Problem::new(Exit::Failed, message)
+                .hint("look for what removes them, such as a prune on another machine; the same command stores them again")
+                .into());
+        }
+        let manifests = if stands_on.is_empty() { HashMap::new() } else { list(names::MANIFESTS)? };
+        match stands_on.iter().find(|id| !manifests.contains_key(&names::manifest(id))) {
+            None => Ok(()),
+            Some(id) => {
+                Err(Problem::new(Exit::Failed, format!("backup {id}, which this one stands on, was removed meanwhile"))
+                    .hint("run the same command again: it chooses another base")
+                    .into())
+            }
+        }
     }
 
     /// A connection that broke at this very instant leaves open whether the backup exists; that is looked up.

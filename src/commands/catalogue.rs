@@ -132,6 +132,13 @@ impl Catalogue {
         Ok(catalogue)
     }
 
+    /// As it would be with these backups alone.
+    pub fn of(backups: Vec<Backup>) -> Self {
+        let mut catalogue = Self { backups, ..Self::default() };
+        catalogue.put_in_order();
+        catalogue
+    }
+
     fn put_in_order(&mut self) {
         self.backups.sort_by_key(|backup| (backup.manifest.started, backup.manifest.sequence));
         self.by_guid.clear();

@@ -17,6 +17,17 @@ pub fn resolve<'c>(catalogue: &'c Catalogue, last: &'c Backup) -> Result<Vec<&'c
     Ok(trail)
 }
 
+/// Whether a snapshot is kept so that it can be restored.
+pub fn is_kept(catalogue: &Catalogue, guid: u64) -> bool {
+    catalogue.of_guid(Guid(guid)).any(|backup| resolve(catalogue, backup).is_ok())
+}
+
+/// The backups that a restore of the snapshot would need, itself included; none where it is not kept.
+pub fn ids(catalogue: &Catalogue, guid: Guid) -> Vec<BackupId> {
+    let chain = catalogue.of_guid(guid).rev().find_map(|backup| resolve(catalogue, backup).ok());
+    chain.unwrap_or_default().iter().map(|backup| backup.manifest.id.clone()).collect()
+}
+
 /// Walks down from the last of `trail` to a full backup. Among several backups of a base the newest whose own
 /// chain is complete is taken; `dead` are those that led nowhere.
 fn extend<'c>(

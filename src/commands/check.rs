@@ -109,8 +109,13 @@ impl Checked {
             .damaged
             .iter()
             .map(|damaged| Finding::of_backup(&damaged.id, format!("its manifest can't be used: {}", damaged.reason)));
+        let unusable = catalogue.removals.unusable.iter().map(|(id, reason)| Finding {
+            backup: None,
+            object: Some(names::removal(id)),
+            what: format!("this record of removed backups can't be used: {reason}"),
+        });
         Ok(Self {
-            findings: damaged.collect(),
+            findings: damaged.chain(unusable).collect(),
             unfinished: journal::claimed(&repository.state),
             sizes: listed.into_iter().map(|object| (object.name, object.size)).collect(),
             leftovers: BTreeMap::new(),

@@ -35,13 +35,9 @@ pub fn run(context: &Context, args: cli::Holds) -> Result<Exit> {
     };
     let origin = Origin::resolve(context, &repository, args.pull.as_deref())?.0;
     let pins = Pins { context, zfs: &origin.zfs, repository: repository.uuid, writer: writer.writer };
-    // Another run may be under way: its hold is not stale, and releasing needs the lock.
-    let lock = if action == "release" {
-        Some(RunLock::take(&repository.state)?)
-    } else {
-        RunLock::take(&repository.state).ok()
-    };
-    let running = lock.is_none();
+    // Another run may be under way: its hold is not stale, and releasing needs the lock. A look must not keep one from it.
+    let lock = if action == "release" { RunLock::take_to_change(context, &repository.state)? } else { None };
+    let running = lock.is_none() && RunLock::take(&repository.state).is_err();
     let holds = explained(&pins, &repository, running)?;
     if action == "list" {
         return list(context, &origin, &repository, &holds).map(|()| Exit::Done);

@@ -29,10 +29,12 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use jiff::{SignedDuration, Timestamp};
 
 use crate::cli::{Cli, Command, Global};
-use crate::error::{Exit, Problem, ReaderGone, say};
+use crate::error::{Exit, Problem, ReaderGone, say, tame};
+use crate::format::names::BackupId;
 use crate::profile::Places;
 use crate::store::Store;
 use crate::zfs::command::{Zfs, ZfsError, ZfsErrorKind};
@@ -114,9 +116,9 @@ impl Context {
     }
 }
 
-/// Writes a line to standard output.
+/// Writes a line to standard output, or several, without anything that could act on a terminal.
 pub fn print_line(text: &str) -> Result<()> {
-    print_text(&format!("{text}\n"))
+    print_text(&format!("{}\n", tame(text)))
 }
 
 /// Writes to standard output. A reader that went away, as `head` does, is [`ReaderGone`].
@@ -135,14 +137,8 @@ pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
     let (exit, hint) = match error.kind {
         ZfsErrorKind::NotStarted => (Exit::Failed, Some("--zfs-command names the program")),
         ZfsErrorKind::Unreachable => (Exit::Failed, Some("try the same host with ssh -o BatchMode=yes first")),
-        ZfsErrorKind::Denied => (
-            Exit::Failed,
-            Some(
-                "zfs allow -u USER send,snapshot,hold,release,bookmark,destroy,mount,userprop DATASET gives the rights to back up, receive,create,mount those to restore",
-            ),
-        ),
         ZfsErrorKind::NoSuchDataset => (Exit::Missing, None),
-        ZfsErrorKind::Failed => match known {
+        ZfsErrorKind::Denied | ZfsErrorKind::Failed => match known {
             Some(hint) if hint.kind == message::Kind::Busy => (Exit::Busy, Some(hint.text)),
             known => (Exit::Failed, known.map(|hint| hint.text)),
         },
@@ -152,6 +148,21 @@ pub fn zfs_problem(error: ZfsError) -> anyhow::Error {
         Some(hint) => problem.hint(hint).into(),
         None => problem.into(),
     }
+}
+
+/// Reads a span of time such as `30d` or `12h`, a day having 24 hours.
+pub fn parse_time(option: &str, text: &str) -> Result<SignedDuration> {
+    let bad = || Problem::new(Exit::Usage, format!("{option}: {text:?} is no time such as 30d or 12h"));
+    let span: jiff::Span = text.parse().map_err(|_| bad())?;
+    let time = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| bad())?;
+    if time.is_negative() { Err(bad().into()) } else { Ok(time) }
+}
+
+/// An id for something that begins at `started`.
+pub fn new_id(started: Timestamp) -> Result<BackupId> {
+    let mut random = [0u8; 8];
+    getrandom::fill(&mut random).context("no randomness")?;
+    Ok(BackupId::new(started, random))
 }
 
 /// Splits a command as a shell does, without running one.

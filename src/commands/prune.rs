@@ -16,7 +16,7 @@ use super::init::now;
 use super::lock::RunLock;
 use super::repository::Repository;
 use super::seen::Seen;
-use super::{Context, chain, default_repository, journal, print_line, removals};
+use super::{Context, chain, default_repository, journal, parse_time, print_line, removals};
 use crate::cli;
 use crate::error::{Exit, Problem};
 use crate::format::keys::WriterKey;
@@ -48,7 +48,7 @@ struct Leftover {
 /// Runs `prune`.
 pub fn run(context: &Context, args: cli::Prune) -> Result<Exit> {
     let policy = policy(&args)?;
-    let grace = args.grace.as_deref().map_or(Ok(GRACE), |text| time("--grace", text))?;
+    let grace = args.grace.as_deref().map_or(Ok(GRACE), |text| parse_time("--grace", text))?;
     let named = default_repository(args.repository)?;
     let repository = Repository::open(context, &named, args.writer_key.as_deref())?;
     let (writer, reader) = writer_of(&repository)?;
@@ -59,6 +59,7 @@ pub fn run(context: &Context, args: cli::Prune) -> Result<Exit> {
     let leftovers = leftovers(&repository, &catalogue, &claimed, now().checked_sub(grace)?)?;
     let (stay, go) = decide(&policy, &catalogue, &journal::bases(&repository.state), now());
     let plan = Plan { stay, go, leftovers };
+    plan.prove(&catalogue)?;
     if !context.json {
         plan.show(context)?;
     }
@@ -79,7 +80,7 @@ fn policy(args: &cli::Prune) -> Result<Policy> {
         weekly: args.keep_weekly,
         monthly: args.keep_monthly,
         yearly: args.keep_yearly,
-        within: args.keep_within.as_deref().map(|text| time("--keep-within", text)).transpose()?,
+        within: args.keep_within.as_deref().map(|text| parse_time("--keep-within", text)).transpose()?,
     };
     if policy.is_empty() {
         return Err(Problem::new(Exit::Usage, "what to keep is not said")
@@ -87,13 +88,6 @@ fn policy(args: &cli::Prune) -> Result<Policy> {
             .into());
     }
     Ok(policy)
-}
-
-fn time(option: &str, text: &str) -> Result<SignedDuration> {
-    let bad = || Problem::new(Exit::Usage, format!("{option}: {text:?} is no time such as 7d or 12h"));
-    let span: jiff::Span = text.parse().map_err(|_| bad())?;
-    let time = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).map_err(|_| bad())?;
-    if time.is_negative() { Err(bad().into()) } else { Ok(time) }
 }
 
 /// What is missing may be what a policy would count, or what another backup stands on.
@@ -184,6 +178,22 @@ fn leftovers(
 }
 
 impl Plan<'_> {
+    /// That all that stays can be restored as before, by the same walk that a restore makes: whatever was decided.
+    fn prove(&self, before: &Catalogue) -> Result<()> {
+        let after = Catalogue::of(self.stay.iter().map(|(backup, _)| (*backup).clone()).collect());
+        for (backup, _) in &self.stay {
+            if chain::resolve(before, backup).is_ok() && chain::resolve(&after, backup).is_err() {
+                let id = &backup.manifest.id;
+                let message =
+                    format!("nothing was removed: {id}, which stays, could not be restored without what would go");
+                return Err(Problem::new(Exit::Failed, message)
+                    .hint("its manifests name one another as bases; a new full backup and a larger --keep-last keep what they need")
+                    .into());
+            }
+        }
+        Ok(())
+    }
+
     fn freed(&self) -> u64 {
         let left: u64 = self.leftovers.values().map(|leftover| leftover.bytes).sum();
         self.go.iter().map(|backup| backup.stored_bytes).sum::<u64>() + left

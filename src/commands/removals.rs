@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use age::Identity;
 use anyhow::{Context as _, Result};
 
-use super::catalogue::{Backup, Reader};
+use super::catalogue::{Backup, Reader, is_of_the_object};
 use super::init::now;
+use super::new_id;
 use super::repository::Repository;
 use crate::format::keys::WriterKey;
 use crate::format::manifest::Hash;
@@ -15,7 +16,7 @@ use crate::format::removal::{MAX_REMOVED, MAX_SEALED_REMOVAL, Removal, Removed};
 use crate::format::signature::MAX_SIGNATURE;
 use crate::format::{FORMAT, age_file};
 use crate::pipeline::ordered::ordered_map;
-use crate::store::Store;
+use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// What the records of a repository say.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +41,14 @@ impl Removals {
         for (id, result) in ordered_map(repository.connections, ids.into_iter(), || (), load) {
             match result {
                 Ok(record) => removals.removed.extend(record.removed.into_iter().map(|gone| (gone.id, gone.blake3))),
-                Err(error) => removals.unusable.push((id, format!("{error:#}"))),
+                // A store that does not answer says nothing of the record.
+                Err(error) => match error.downcast::<StoreError>() {
+                    Ok(error) if error.kind != StoreErrorKind::NotFound && !is_of_the_object(&error) => {
+                        return Err(repository.store_problem(error));
+                    }
+                    Ok(error) => removals.unusable.push((id, error.to_string())),
+                    Err(error) => removals.unusable.push((id, format!("{error:#}"))),
+                },
             }
         }
         Ok(removals)
@@ -68,10 +76,8 @@ fn load_one(store: &dyn Store, uuid: &uuid::Uuid, reader: &Reader, id: &BackupId
 /// Writes down that `backups` are about to be removed, the signature first.
 pub fn write(repository: &Repository, writer: &WriterKey, backups: &[&Backup]) -> Result<()> {
     for part in backups.chunks(MAX_REMOVED) {
-        let mut random = [0u8; 8];
-        getrandom::fill(&mut random).context("no randomness")?;
         let created = now();
-        let id = BackupId::new(created, random);
+        let id = new_id(created)?;
         let removed = part.iter().map(|backup| Removed {
             id: backup.manifest.id.clone(),
             writer: backup.manifest.writer,
@@ -86,15 +92,9 @@ pub fn write(repository: &Repository, writer: &WriterKey, backups: &[&Backup]) -
             created,
             removed: removed.collect(),
         };
-        let recipients: [&dyn age::Recipient; 2] = [&repository.recipient, &writer.catalogue.to_public()];
-        let sealed = age_file::seal(&record.to_bytes()?, &recipients).context("the removal can't be sealed")?;
         let comment = Removal::comment(&repository.uuid, &id);
-        let signature = writer.signing.sign(&sealed, &comment)?;
-        writer
-            .signing
-            .signer()?
-            .verify(&sealed, &signature, &comment)
-            .context("the removal's own signature does not hold")?;
+        let (sealed, signature) =
+            repository.seal(writer, &record.to_bytes()?, &comment, MAX_SEALED_REMOVAL).context("the removal")?;
         let put = |name: &str, bytes: &[u8]| {
             repository.store.put(name, bytes).map_err(|error| repository.store_problem(error))
         };

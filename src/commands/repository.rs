@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use age::x25519;
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use uuid::Uuid;
 
 use super::Context;
 use super::catalogue::{Catalogue, Reader, Rows};
 use super::seen::Seen;
 use crate::error::{Exit, Problem};
+use crate::format::age_file;
 use crate::format::descriptor::{Descriptor, MAX_DESCRIPTOR};
 use crate::format::keys::{WriterKey, parse_recipient};
 use crate::format::names;
@@ -123,6 +124,20 @@ impl Repository {
             context.warn(&format!("what was seen in the repository can't be remembered: {error:#}"));
         }
         Ok((catalogue, seen, missed.len()))
+    }
+
+    /// Seals what this machine writes down for itself and for whoever restores, and signs it. Proves both before anything
+    /// is stored. Returns the sealed bytes and the signature.
+    pub fn seal(&self, writer: &WriterKey, plain: &[u8], comment: &str, limit: u64) -> Result<(Vec<u8>, Vec<u8>)> {
+        let recipients: [&dyn age::Recipient; 2] = [&self.recipient, &writer.catalogue.to_public()];
+        let sealed = age_file::seal(plain, &recipients).context("it can't be sealed")?;
+        let signature = writer.signing.sign(&sealed, comment)?;
+        writer.signing.signer()?.verify(&sealed, &signature, comment).context("its own signature does not hold")?;
+        let again = age_file::open(&sealed, &[&writer.catalogue], limit).context("it does not open again")?;
+        if again != plain {
+            anyhow::bail!("it does not read as it was written");
+        }
+        Ok((sealed, signature))
     }
 
     /// That the repository is still there: a disk that was unmounted meanwhile leaves a folder that takes everything.

@@ -1,13 +1,11 @@
 //! The manifest: the sealed and signed description of a backup, and its commit.
 
-use std::io::Read;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::names::BackupId;
-use super::{FORMAT, FormatError, age_file, check_version};
+use super::{FORMAT, FormatError, age_file, pack, unpack};
 
 /// No backup has more segments: their rows must fit into a manifest. At 16 MiB each that is a stream of 30 TiB, and
 /// larger ones get larger segments when their size is known beforehand.
@@ -16,8 +14,6 @@ pub const MAX_ROWS: usize = 2_000_000;
 pub const MAX_SEALED_MANIFEST: u64 = 256 * 1024 * 1024;
 /// No manifest's JSON is larger (bytes).
 const MAX_JSON: u64 = 1024 * 1024 * 1024;
-/// The compression of manifests; their hashes don't compress, the rest does at any level.
-const ZSTD_LEVEL: i32 = 3;
 /// No segment is larger (bytes of stream).
 pub const MAX_SEGMENT_SIZE: u64 = 1 << 30;
 
@@ -279,23 +275,12 @@ impl Manifest {
 
     /// zstd-compressed JSON: the plaintext of the sealed object.
     pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
-        let malformed = |error: &dyn std::fmt::Display| FormatError::Malformed(error.to_string());
-        let json = serde_json::to_vec(self).map_err(|error| malformed(&error))?;
-        zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| malformed(&error))
+        pack(self)
     }
 
     /// Reads what [`Self::to_bytes`] wrote. Only for bytes whose signature holds.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
-        let malformed =
-            |error: &dyn std::fmt::Display| FormatError::Malformed(format!("the manifest is not readable: {error}"));
-        let mut json = Vec::new();
-        let decoder = zstd::Decoder::new(bytes).map_err(|error| malformed(&error))?;
-        decoder.take(MAX_JSON + 1).read_to_end(&mut json).map_err(|error| malformed(&error))?;
-        if json.len() as u64 > MAX_JSON {
-            return Err(FormatError::Malformed("the manifest is too large".into()));
-        }
-        check_version(&json, "the manifest")?;
-        let manifest: Self = serde_json::from_slice(&json).map_err(|error| malformed(&error))?;
+        let manifest: Self = unpack(bytes, MAX_JSON, "the manifest")?;
         manifest.validate()?;
         Ok(manifest)
     }

@@ -36,6 +36,30 @@ pub enum FormatError {
     Damaged(String),
 }
 
+/// The compression of manifests and removals; their hashes don't compress, the rest does at any level.
+const ZSTD_LEVEL: i32 = 3;
+
+/// zstd-compressed JSON: the plaintext of a sealed object.
+fn pack(value: &impl serde::Serialize) -> Result<Vec<u8>, FormatError> {
+    let malformed = |error: &dyn std::fmt::Display| FormatError::Malformed(error.to_string());
+    let json = serde_json::to_vec(value).map_err(|error| malformed(&error))?;
+    zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| malformed(&error))
+}
+
+/// Reads what [`pack`] wrote, at most `limit` bytes of JSON. Only for bytes whose signature holds; `what` is for errors.
+fn unpack<T: serde::de::DeserializeOwned>(bytes: &[u8], limit: u64, what: &str) -> Result<T, FormatError> {
+    let malformed = |error: &dyn std::fmt::Display| FormatError::Malformed(format!("{what} is not readable: {error}"));
+    let mut json = Vec::new();
+    let decoder = zstd::Decoder::new(bytes).map_err(|error| malformed(&error))?;
+    std::io::Read::read_to_end(&mut std::io::Read::take(decoder, limit + 1), &mut json)
+        .map_err(|error| malformed(&error))?;
+    if json.len() as u64 > limit {
+        return Err(FormatError::Malformed(format!("{what} is too large")));
+    }
+    check_version(&json, what)?;
+    serde_json::from_slice(&json).map_err(|error| malformed(&error))
+}
+
 /// Reads `format` from a JSON object before anything else is believed of it.
 fn check_version(json: &[u8], what: &str) -> Result<(), FormatError> {
     #[derive(serde::Deserialize)]

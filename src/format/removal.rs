@@ -1,15 +1,13 @@
 //! A signed record of backups that were removed on purpose: what tells a machine that remembers them that nobody took
 //! them away. It is written before the first object of them is deleted.
 
-use std::io::Read;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::manifest::Hash;
 use super::names::BackupId;
-use super::{FORMAT, FormatError, check_version};
+use super::{FormatError, pack, unpack};
 
 /// No sealed record is larger (bytes).
 pub const MAX_SEALED_REMOVAL: u64 = 16 * 1024 * 1024;
@@ -17,12 +15,11 @@ pub const MAX_SEALED_REMOVAL: u64 = 16 * 1024 * 1024;
 pub const MAX_REMOVED: usize = 20_000;
 /// No record is larger, unpacked (bytes).
 const MAX_JSON: u64 = 64 * 1024 * 1024;
-const ZSTD_LEVEL: i32 = 3;
 
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removal {
-    /// [`FORMAT`].
+    /// [`super::FORMAT`].
     pub format: u32,
     /// The repository's uuid.
     pub repository: Uuid,
@@ -57,30 +54,19 @@ impl Removal {
 
     /// zstd-compressed JSON: the plaintext of the sealed object.
     pub fn to_bytes(&self) -> Result<Vec<u8>, FormatError> {
-        let malformed = |error: &dyn std::fmt::Display| FormatError::Malformed(error.to_string());
-        let json = serde_json::to_vec(self).map_err(|error| malformed(&error))?;
-        zstd::bulk::compress(&json, ZSTD_LEVEL).map_err(|error| malformed(&error))
+        pack(self)
     }
 
     /// Reads what [`Self::to_bytes`] wrote. Only for bytes whose signature holds.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
-        let malformed =
-            |error: &dyn std::fmt::Display| FormatError::Malformed(format!("the removal is not readable: {error}"));
-        let mut json = Vec::new();
-        let decoder = zstd::Decoder::new(bytes).map_err(|error| malformed(&error))?;
-        decoder.take(MAX_JSON + 1).read_to_end(&mut json).map_err(|error| malformed(&error))?;
-        if json.len() as u64 > MAX_JSON {
-            return Err(FormatError::Malformed("the removal is too large".into()));
-        }
-        check_version(&json, "the removal")?;
-        let removal: Self = serde_json::from_slice(&json).map_err(|error| malformed(&error))?;
-        if removal.format == FORMAT { Ok(removal) } else { Err(FormatError::UnknownVersion(u64::from(removal.format))) }
+        unpack(bytes, MAX_JSON, "the removal")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::FORMAT;
 
     #[test]
     fn it_comes_back_as_it_was() {

@@ -25,10 +25,8 @@ impl Zfs {
     }
 
     /// Keeps a snapshot from being destroyed. A hold of this tag that is there already is as good.
-    pub fn hold(&self, snapshot: &Snapshot, tag: &str, recursive: bool) -> Result<(), ZfsError> {
-        let name = snapshot.to_string();
-        let args = if recursive { vec!["hold", "-r", tag, &name] } else { vec!["hold", tag, &name] };
-        match self.answer(&args) {
+    pub fn hold(&self, snapshot: &Snapshot, tag: &str) -> Result<(), ZfsError> {
+        match self.answer(&["hold", tag, &snapshot.to_string()]) {
             Err(error) if error.says("tag already exists") => Ok(()),
             other => other.map(drop),
         }

@@ -113,7 +113,11 @@ const TABLE: &[(&str, Kind, &str)] = &[
         "this pool lacks a feature of the stream: zpool upgrade gives it those it could have",
     ),
     ("read-only", Kind::ReadOnly, "the pool was imported read-only, or the dataset has readonly=on"),
-    ("permission denied", Kind::Denied, "`man zfs-allow` tells the rights that `zfs allow` has to give"),
+    (
+        "permission denied",
+        Kind::Denied,
+        "zfs allow -u USER send,snapshot,hold,release,bookmark,destroy,mount,userprop DATASET gives the rights to back up, receive,create,mount those to restore",
+    ),
     ("has dependent clones", Kind::Clones, "clones stand on this snapshot: zfs promote one, or destroy them first"),
     ("filesystem has children", Kind::Children, "something lies below it: look with zfs list -r -t all"),
     (

@@ -131,6 +131,34 @@ fn killed_at_any_instant_the_same_command_goes_on() {
     }
 }
 
+/// A backup may take weeks, and something removes what belongs to no backup yet.
+#[test]
+fn what_went_while_it_ran_is_noticed_before_the_commit() {
+    let (machine, stream) = waiting_at(Machine::ready(), END);
+    let running = machine.start(machine.command(BACKUP));
+    wait_until("all segments are stored", || machine.journaled() >= 1_000_000 / 65_536);
+    fs::remove_file(machine.objects.join(&machine.segments()[3])).unwrap();
+    fs::write(machine.pool.folder().join("go"), "").unwrap();
+    running.end().fails(1, &["1 segment that this run had stored went", "stores them again"]);
+    let before = inodes(&machine);
+    goes_on(&machine, &before, &stream);
+}
+
+#[test]
+fn a_base_that_went_while_it_ran_is_noticed_before_the_commit() {
+    let machine = Machine::with_snapshots();
+    machine.run("backup offsite tank/data@one").silent();
+    let file = machine.pool.folder().join("go");
+    machine.pool.fault(Fault::new("send", What::PauseUntil { at: END, file: file.clone() }).skip(1).times(1));
+    let running = machine.start(machine.command("backup offsite tank/data@two --segment-size 64KiB"));
+    wait_until("something is stored", || machine.segments().len() > 1);
+    let id = machine.backups()[0]["id"].as_str().unwrap().to_owned();
+    fs::remove_file(machine.objects.join(format!("manifests/{id}.age"))).unwrap();
+    fs::write(file, "").unwrap();
+    running.end().fails(1, &[&id, "which this one stands on, was removed meanwhile"]);
+    assert!(!machine.tree().keys().any(|name| name.ends_with(".age") && name.starts_with("manifests/")));
+}
+
 #[test]
 fn starting_over_removes_what_was_left() {
     for line in [format!("{BACKUP} --no-resume"), format!("{BACKUP} -z none"), BACKUP.replace("64KiB", "128KiB")] {

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::thread;
-use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::forge;
@@ -96,6 +93,7 @@ fn nothing_is_removed_where_something_is_missing_or_not_said() {
     fs::write(&made_up, &manifest).unwrap();
     fs::copy(path.with_extension("age.minisig"), made_up.with_extension("age.minisig")).unwrap();
     refused("can't be used");
+    machine.run("check offsite").exit(3).warns(&["removals/", "can't be used"]);
     fs::remove_file(&made_up).unwrap();
     machine.run("prune offsite --keep-last 1").silent();
     assert_eq!(kept(&machine), ["d3"]);
@@ -166,25 +164,40 @@ fn streams_and_other_machines_are_groups_of_their_own() {
     assert_eq!(names, ["d1", "db", "mail"]);
 }
 
-/// At any instant: what the policy keeps is whole, and the next run finishes.
+/// Two backups that name one another as bases, each with an older full one of the same snapshot to lean on.
+#[test]
+fn a_circle_of_bases_is_not_torn_apart() {
+    let machine = machine(2, &[0, 1]);
+    for (name, base, guid) in [("d0", "d1", "1001"), ("d1", "d0", "1000")] {
+        machine.run(&format!("backup offsite tank/data@{name} --full")).silent();
+        let base = json!({"kind": "snapshot", "name": base, "guid": guid});
+        forge::change(&machine, &forge::last_id(&machine), |manifest| manifest["source"]["base"] = base);
+    }
+    let before = machine.tree();
+    machine.run("prune offsite --keep-last 2").fails(1, &["nothing was removed", "could not be restored"]);
+    assert_eq!(machine.tree(), before);
+}
+
+/// Killed after each object that it deletes in turn: what the policy keeps is whole, and the next run finishes.
 #[test]
 fn killed_at_any_instant_nothing_that_stays_is_hurt() {
     let template = machine(8, &[0, 3, 6]);
-    let keep = ["d6", "d7"];
-    let copies = template.path("copies");
-    for round in 0..50u64 {
-        let objects = copies.join(round.to_string());
-        copy(&template.objects, &objects);
-        let saved = template.path("saved objects");
-        fs::rename(&template.objects, &saved).unwrap();
-        fs::rename(&objects, &template.objects).unwrap();
-        let seen = fs::read(template.state().join("seen.json")).unwrap();
-        let running = template.start(template.command("prune offsite --keep-last 2"));
-        thread::sleep(Duration::from_micros(1000 * (round % 50) * 2 / 3));
-        running.signal(Signal::KILL);
+    let keep = ["d6", "d7"].map(str::to_owned);
+    let (saved, seen) = (template.path("saved objects"), fs::read(template.state().join("seen.json")).unwrap());
+    copy(&template.objects, &saved);
+    let whole = template.tree().len();
+    let mut half_way = 0;
+    for round in 0..50 {
+        let mut running = template.start(template.command("prune offsite --keep-last 2"));
+        // Two objects come, the record and its signature, and then three go with each of six backups.
+        let gone = round * 20 / 50;
+        let reached = || files(&template.objects) + gone <= whole + 2;
+        while (round > 0 && !reached()) && running.child.try_wait().unwrap().is_none() {}
+        running.child.kill().unwrap();
         let _ = running.end();
         let left = kept(&template);
-        assert!(left.ends_with(&keep.map(str::to_owned)), "round {round}: {left:?}");
+        half_way += usize::from(left.len() > 2 && left.len() < 8);
+        assert!(left.ends_with(&keep), "round {round}: {left:?}");
         template.run(&format!("check offsite {}", template.key())).exit(0);
         template.run("prune offsite --keep-last 2").silent();
         assert_eq!(kept(&template), keep, "round {round}");
@@ -192,9 +205,16 @@ fn killed_at_any_instant_nothing_that_stays_is_hurt() {
             template.segments().iter().map(|name| name.split('/').nth(1).unwrap().to_owned()).collect();
         assert_eq!(owners.len(), 2, "round {round}: no segment is left behind");
         fs::remove_dir_all(&template.objects).unwrap();
-        fs::rename(&saved, &template.objects).unwrap();
-        fs::write(template.state().join("seen.json"), seen).unwrap();
+        copy(&saved, &template.objects);
+        fs::write(template.state().join("seen.json"), &seen).unwrap();
     }
+    assert!(half_way > 0, "no kill came between the first and the last backup that goes");
+}
+
+fn files(folder: &std::path::Path) -> usize {
+    let Ok(entries) = fs::read_dir(folder) else { return 0 };
+    let count = |entry: fs::DirEntry| if entry.path().is_dir() { files(&entry.path()) } else { 1 };
+    entries.flatten().map(count).sum()
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {

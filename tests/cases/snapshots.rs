@@ -17,7 +17,6 @@ fn machine() -> Machine {
     machine
 }
 
-/// Names are made from seconds.
 fn backs_up(machine: &Machine, line: &str) -> Value {
     machine.run(&format!("--json backup offsite {line}")).exit(0).json()
 }
@@ -66,8 +65,6 @@ fn the_snapshot_is_held_while_it_is_sent_and_the_base_moves_only_after_the_commi
     let machine = machine();
     machine.run("backup offsite tank/data").silent();
     let before = bookmarks(&machine, "tank/data");
-    machine.pool.fault(Fault::new("send", What::Fail { exit: 1, stderr: "broken".into() }).argument("-i"));
-    machine.pool.clear_faults();
     machine.pool.fault(Fault::new("send", What::Truncate { at: 100_000 }).argument("-i").skip(1));
     machine.run("backup offsite tank/data").fails(1, &["was not finished"]);
     assert_eq!(bookmarks(&machine, "tank/data"), before);
@@ -112,6 +109,15 @@ fn holds_that_nothing_explains_are_released_by_the_next_run() {
     assert_eq!(bookmarks(&machine, "tank/data").len(), 2, "what was committed got its bookmark: {name}");
     machine.run("holds offsite release --all").exit(0);
     assert_eq!(holds(&machine), ["keep"], "what is not ours is never touched");
+    // A name that acts on a terminal does not come through.
+    let id = backup["id"].as_str().unwrap();
+    let hostile = format!("snapferry:{uuid}:\u{1b}[2J-{id}");
+    machine.pool.edit("tank/data", |dataset| dataset.snapshots[0].holds = vec![hostile.clone()]);
+    assert!(!machine.run("holds offsite").exit(0).stdout().contains('\u{1b}'));
+    machine.pool.edit("tank/data", |dataset| dataset.snapshots[0].holds.clear());
+    // What earlier runs hold can't be looked for: that keeps nobody from a backup.
+    machine.pool.fault(Fault::new("list", What::DropColumn).argument("name,userrefs"));
+    machine.run("backup offsite tank/data").silent();
     machine.run("holds offsite frobnicate").fails(2, &["neither list nor release"]);
 }
 
@@ -161,6 +167,12 @@ fn recursive_is_one_instant_and_a_chain_for_each() {
     assert!(run.stderr().contains("none of 3 datasets was backed up"), "{run}");
     machine.pool.clear_faults();
     machine.run("backup offsite tank/data -r").silent();
+    // What was taken and not sent was sent now, for each of them.
+    let kept = machine.backups();
+    for dataset in ["tank/data", "tank/data/a", "tank/data/b"] {
+        let count = kept.iter().filter(|backup| backup["dataset"] == json!(dataset)).count();
+        assert_eq!(count, snapshots(&machine, dataset).len(), "{dataset}");
+    }
 }
 
 #[test]
@@ -184,6 +196,8 @@ fn snapshots_of_others_are_used_and_never_made_or_destroyed() {
     assert_eq!(titles(&done).len(), 2, "and then one that was taken: {done}");
     machine.run("backup offsite tank/data --match '['").fails(2, &["--match"]);
     machine.run("backup offsite tank/data@auto-1 --match 'a*'").fails(2, &["a snapshot was named"]);
+    machine.run("backup offsite tank/data@auto-1 --keep-source 1").fails(2, &["a snapshot was named"]);
+    machine.run("backup offsite --stdin --name x --pull nas:tank/data").exit(2);
     machine.run("backup offsite tank/none").fails(4, &["dataset does not exist"]);
 }
 
@@ -204,14 +218,23 @@ fn our_own_snapshots_go_when_they_are_safe() {
     assert_eq!(left.len(), 5);
     let plain = machine.pool.calls().into_iter().filter(|call| call[0] == "destroy" && call[1].contains('@'));
     assert!(plain.into_iter().all(|call| call.len() == 2), "never -r, -d, -f or a range");
-    // What is not kept stays: here the repository has lost it.
+    // What the repository lost is not destroyed here, but sent again, and only then goes.
     for entry in std::fs::read_dir(machine.objects.join("manifests")).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
     }
     machine.run("check offsite --accept").exit(0);
-    let before = snapshots(&machine, "tank/data").len();
-    machine.run("backup offsite tank/data --keep-source 1").silent();
-    assert_eq!(snapshots(&machine, "tank/data").len(), before + 1);
+    machine.pool.fault(Fault::new("send", What::Fail { exit: 1, stderr: "I/O error".into() }));
+    let before = snapshots(&machine, "tank/data");
+    machine.run("backup offsite tank/data --keep-source 1").exit(1);
+    assert_eq!(snapshots(&machine, "tank/data")[..before.len()], before);
+    machine.pool.clear_faults();
+    let done = backs_up(&machine, "tank/data --keep-source 1");
+    assert_eq!(
+        done["backups"].as_array().unwrap().len(),
+        5,
+        "two that were left, one held, one that failed, one new: {done}"
+    );
+    assert_eq!(snapshots(&machine, "tank/data").len(), 4, "mine, the lookalike, the held one, the newest");
 }
 
 #[test]
@@ -271,6 +294,8 @@ fn a_dry_run_takes_holds_and_bookmarks_nothing() {
     machine.run("backup offsite tank/data").silent();
     let before =
         (machine.pool.state().datasets["tank/data"].snapshots.len(), bookmarks(&machine, "tank/data"), machine.tree());
+    let json = machine.run("--json backup offsite tank/data -r -n").exit(0).json();
+    assert_eq!(json["backups"].as_array().unwrap().len(), 3, "{json}");
     let run = machine.run("backup offsite tank/data -r -n").exit(0);
     assert!(run.stdout().contains("would take tank/data@snapferry_"), "{run}");
     assert!(run.stdout().contains("incremental from @snapferry_") && run.stdout().contains("tank/data/b@"), "{run}");

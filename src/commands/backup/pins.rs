@@ -80,7 +80,7 @@ impl Pins<'_> {
 
     /// Keeps a snapshot from being destroyed while it is sent. Only that it is gone already is an error.
     pub fn hold(&self, snapshot: &Snapshot, id: &BackupId) -> Result<()> {
-        match self.zfs.hold(snapshot, &self.tag(id), false) {
+        match self.zfs.hold(snapshot, &self.tag(id)) {
             Err(error) if error.kind == ZfsErrorKind::NoSuchDataset => Err(zfs_problem(error)),
             Err(error) => {
                 self.warn(&format!("{snapshot} is not held while it is sent"), &error);
@@ -130,14 +130,14 @@ impl Pins<'_> {
 
     /// Releases the holds of this machine's runs that ended without a word, but not those that can be gone on with. What
     /// such a run had committed gets the bookmark that it did not come to.
-    pub fn reap(&self, dataset: &Dataset, state: &std::path::Path, catalogue: &Catalogue) -> Result<()> {
+    pub fn reap(&self, dataset: &Dataset, state: &std::path::Path, catalogue: &Catalogue) -> Result<(), ZfsError> {
         let claimed = journal::claimed(state);
-        let holds = self.zfs.holds(Some(dataset)).map_err(zfs_problem)?;
+        let holds = self.zfs.holds(Some(dataset))?;
         let stale: Vec<&Hold> = holds.iter().filter(|hold| self.is_stale(hold, &claimed)).collect();
         if stale.is_empty() {
             return Ok(());
         }
-        let versions = self.zfs.versions(dataset).map_err(zfs_problem)?;
+        let versions = self.zfs.versions(dataset)?;
         let guids: HashMap<String, u64> = versions
             .iter()
             .filter(|version| version.kind == VersionKind::Snapshot)

@@ -13,7 +13,6 @@ use crate::commands::init::now;
 use crate::commands::repository::Repository;
 use crate::commands::{Context, chain, journal, zfs_problem};
 use crate::error::{Exit, Problem};
-use crate::format::manifest::Guid;
 use crate::zfs::command::{ZfsError, ZfsErrorKind};
 use crate::zfs::names::{Dataset, Snapshot, VersionKind};
 use crate::zfs::output::Version;
@@ -131,8 +130,8 @@ fn cannot_take(snapshot: &Snapshot, error: ZfsError) -> anyhow::Error {
     zfs_problem(error).context(format!("no snapshot {snapshot} was taken"))
 }
 
-/// Those that are there and are to be backed up, oldest first: as the rules say, and of those that are taken, what an
-/// interrupted run did not finish.
+/// Those that are there and are to be backed up, oldest first: as the rules say, and of our own whatever earlier runs
+/// took and did not come to send.
 pub fn existing(
     origin: &Origin,
     repository: &Repository,
@@ -141,9 +140,7 @@ pub fn existing(
     dataset: &Dataset,
 ) -> Result<Vec<Snapshot>> {
     let versions = origin.zfs.versions(dataset).map_err(zfs_problem)?;
-    let is_kept = |version: &&Version| {
-        catalogue.of_guid(Guid(version.guid)).any(|backup| chain::resolve(catalogue, backup).is_ok())
-    };
+    let is_kept = |version: &&Version| chain::is_kept(catalogue, version.guid);
     let newest = versions.iter().filter(is_kept).map(|version| version.createtxg).max().unwrap_or(0);
     let mut fitting: Vec<&Version> =
         versions.iter().filter(|version| version.kind == VersionKind::Snapshot && rules.fits(&version.name)).collect();
@@ -151,9 +148,9 @@ pub fn existing(
         fitting.retain(|version| version.createtxg > newest);
     } else if rules.take() {
         let interrupted =
-            |version: &&Version| journal::source_of(&repository.state, &source::slot_of(version.guid)).is_some();
-        let candidates: Vec<&Version> =
-            fitting.into_iter().filter(interrupted).filter(|version| !is_kept(version)).collect();
+            |version: &Version| journal::source_of(&repository.state, &source::slot_of(version.guid)).is_some();
+        let open = |version: &&Version| !is_kept(version) && (version.createtxg > newest || interrupted(version));
+        let candidates: Vec<&Version> = fitting.into_iter().filter(open).collect();
         // Only our own: another one was asked for by its name, and will be again.
         let own = if candidates.is_empty() { HashSet::new() } else { own(origin, repository, dataset)? };
         fitting = candidates.into_iter().filter(|version| own.contains(&version.name)).collect();
@@ -187,9 +184,7 @@ pub fn thin(
 ) -> Result<()> {
     let own = own(origin, repository, dataset)?;
     let versions = origin.zfs.versions(dataset).map_err(zfs_problem)?;
-    let is_kept = |version: &Version| {
-        catalogue.of_guid(Guid(version.guid)).any(|backup| chain::resolve(catalogue, backup).is_ok())
-    };
+    let is_kept = |version: &Version| chain::is_kept(catalogue, version.guid);
     let newest_kept = versions.iter().filter(|version| is_kept(version)).map(|version| version.createtxg).max();
     let snapshots =
         versions.iter().filter(|version| version.kind == VersionKind::Snapshot && own.contains(&version.name));

@@ -10,7 +10,7 @@ use crate::cli;
 use crate::commands::catalogue::{Backup, Catalogue};
 use crate::commands::journal::{self, JournalKey};
 use crate::commands::repository::Repository;
-use crate::commands::{Context, chain, zfs_problem};
+use crate::commands::{Context, chain, parse_time, zfs_problem};
 use crate::error::{Exit, Problem};
 use crate::format::manifest::{BaseKind, Guid, Source, Substream, ZfsBase, ZfsSource, ZfsStream};
 use crate::format::names::BackupId;
@@ -107,7 +107,7 @@ impl Terms {
             full,
             base,
             flags: flags.as_deref().map(send_flags).transpose()?,
-            policy: Policy { max_chain, full_every: every.as_deref().map(seconds).transpose()? },
+            policy: Policy { max_chain, full_every: every.as_deref().map(full_every).transpose()? },
         })
     }
 
@@ -140,12 +140,12 @@ fn send_flags(text: &str) -> Result<Vec<String>> {
     Ok(flags)
 }
 
-fn seconds(text: &str) -> Result<i64> {
-    let bad = || Problem::new(Exit::Usage, format!("--full-every: {text:?} is no time such as 30d or 12h"));
-    let span: jiff::Span = text.parse().map_err(|_| bad())?;
-    let days = jiff::SpanRelativeTo::days_are_24_hours();
-    let total = span.total((jiff::Unit::Second, days)).map_err(|_| bad())?;
-    if total < 1.0 { Err(bad().into()) } else { Ok(total as i64) }
+/// At least a second: every chain would be over before it began.
+fn full_every(text: &str) -> Result<i64> {
+    match parse_time("--full-every", text)?.as_secs() {
+        0 => Err(Problem::new(Exit::Usage, "--full-every: no time at all; --full sends the whole each time").into()),
+        seconds => Ok(seconds),
+    }
 }
 
 /// What became of a snapshot that shall be backed up.
@@ -409,6 +409,11 @@ impl Job {
     /// The snapshot and its GUID, if it is one.
     pub fn snapshot(&self) -> Option<(&Snapshot, u64)> {
         self.plan.as_ref().map(|plan| (&plan.snapshot, plan.version.guid))
+    }
+
+    /// The GUID of the snapshot that the stream starts from.
+    pub fn base_guid(&self) -> Option<Guid> {
+        self.plan.as_ref()?.base.as_ref().map(|base| Guid(base.guid))
     }
 
     /// Starts the stream.
