@@ -37,6 +37,8 @@ use crate::pipeline::codec::Codec;
 use crate::pipeline::segment::segment_size_for;
 use crate::progress::{Counters, Reporter, Total, counted, duration};
 use crate::store::StoreErrorKind;
+use crate::zfs::command::ZfsError;
+use crate::zfs::message;
 use crate::zfs::names::{Dataset, Snapshot};
 use crate::{children, cli};
 
@@ -377,6 +379,15 @@ fn unfinished(error: anyhow::Error, resumed: usize) -> anyhow::Error {
     if error.chain().any(|cause| cause.is::<Problem>()) {
         return error.context("the backup was not finished");
     }
+    // What zfs said comes through the stream, as the error of a read.
+    let of_zfs = |cause: &(dyn std::error::Error + 'static)| {
+        let read = cause.downcast_ref::<std::io::Error>()?.get_ref()?;
+        message::hint(&read.downcast_ref::<ZfsError>()?.stderr)
+    };
+    let hint = match error.chain().find_map(of_zfs) {
+        Some(known) => format!("{}; {hint}", known.text),
+        None => hint.to_owned(),
+    };
     Problem::new(exit_of(&error), format!("the backup was not finished: {}", message_of(&error))).hint(hint).into()
 }
 

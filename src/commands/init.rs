@@ -357,5 +357,5 @@ fn tell(context: &Context, name: &str, profile: &Profile, files: &Files, slots: 
     print_line(
         "keep elsewhere, not on this machine alone: the recovery sheet, and the identity file or passphrase that opens the repository",
     )?;
-    print_line(&format!("next: snapferry backup {name} DATASET@SNAPSHOT"))
+    print_line(&format!("next: snapferry backup {name} DATASET"))
 }

@@ -220,13 +220,13 @@ impl Plan<'_> {
                 print_line(&format!("remove  {id}  {count} of no backup, {}", BinaryBytes(leftover.bytes)))?;
             }
         }
-        let (would, go) = (if context.dry_run { "would remove" } else { "removing" }, self.go.len() as u64);
-        context.note(&format!(
-            "{would} {} of {}, {} in all",
-            counted(go, "backup"),
-            counted(go + self.stay.len() as u64, "backup"),
-            BinaryBytes(self.freed())
-        ));
+        let (would, all) = (if context.dry_run { "would remove" } else { "removing" }, self.go.len() + self.stay.len());
+        let sum =
+            format!("{would} {} of {}: {}", self.go.len(), counted(all as u64, "backup"), BinaryBytes(self.freed()));
+        if context.dry_run {
+            return print_line(&sum);
+        }
+        context.note(&sum);
         Ok(())
     }
 

@@ -43,6 +43,7 @@ fn what_stays_can_be_restored_and_what_goes_is_gone() {
         plan["keep"][0]["reasons"] == json!(["a base of one that stays"]) && reasons.contains("daily 20"),
         "{plan}"
     );
+    machine.run("prune offsite --keep-last 2 --keep-daily 5 -n").exit(0).says(&["would remove 4 of 12 backups: "]);
     assert_eq!(machine.tree(), before, "a dry run removes nothing");
     let other = machine.another();
     let signer = machine.signer();

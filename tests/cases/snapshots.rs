@@ -142,7 +142,7 @@ fn without_the_rights_it_warns_and_backs_up() {
         .run("backup offsite tank/data")
         .fails(1, &["no snapshot tank/data@snapferry_", "permission denied", "zfs allow"]);
     machine.pool.deny(&["send"]);
-    machine.run("backup offsite tank/data").fails(1, &["permission denied"]);
+    machine.run("backup offsite tank/data").fails(1, &["permission denied", "zfs allow -u USER send,"]);
 }
 
 #[test]
@@ -252,6 +252,7 @@ fn bookmarks_of_a_long_chain_are_thinned() {
     let plan = machine.run("plan offsite tank/data").exit(0);
     let text = plan.stdout();
     assert!(text.contains("* ") && text.contains("incremental from ") && text.contains("full"), "{text}");
+    assert!(text.contains("a snapshot of tank/data taken now: incremental from"), "{text}");
     assert!(text.contains("because it is the newest common base"), "{text}");
     let json = machine.run("--json plan offsite tank/data --max-chain 5").exit(0).json();
     let offers = json["offers"].as_array().unwrap();

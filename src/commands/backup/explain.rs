@@ -53,15 +53,19 @@ pub fn run(context: &Context, args: cli::Plan) -> Result<Exit> {
             (Snapshot { dataset, name: FUTURE.to_owned() }, Some(future(FUTURE)))
         }
     };
+    let title = match &future {
+        Some(_) => format!("a snapshot of {} taken now", snapshot.dataset),
+        None => snapshot.to_string(),
+    };
     let (catalogue, missed) = repository.load_catalogue_to_read(context, &reader)?;
     let damaged = Repository::warn_of_damaged(context, &catalogue);
     let terms = Terms::resolve(&args.how, false, None, &repository)?;
     let considered = source::consider(&origin, &terms, &snapshot, future, &catalogue, None)?;
-    show(context, &snapshot, &terms, &considered)?;
+    show(context, &title, &terms, &considered)?;
     Ok(if damaged == 0 && missed == Some(0) { Exit::Done } else { Exit::Partial })
 }
 
-fn show(context: &Context, snapshot: &Snapshot, terms: &Terms, considered: &Considered) -> Result<()> {
+fn show(context: &Context, title: &str, terms: &Terms, considered: &Considered) -> Result<()> {
     let Considered { offers, choice, rates, version, .. } = considered;
     let objection = |offer: &Offer| choice::objection(offer, terms.policy, *rates, version.creation);
     if context.json {
@@ -74,8 +78,7 @@ fn show(context: &Context, snapshot: &Snapshot, terms: &Terms, considered: &Cons
             })
         };
         let offers: Vec<_> = offers.iter().enumerate().map(offer).collect();
-        return context
-            .print_json(&json!({"snapshot": snapshot.to_string(), "offers": offers, "reason": choice.reason}));
+        return context.print_json(&json!({"what": title, "offers": offers, "reason": choice.reason}));
     }
     let unknown = || "?".to_owned();
     let bytes = |bytes: Option<u64>| bytes.map_or_else(unknown, |bytes| BinaryBytes(bytes).to_string());
@@ -105,7 +108,7 @@ fn show(context: &Context, snapshot: &Snapshot, terms: &Terms, considered: &Cons
     }
     let chosen = &offers[choice.index];
     print_line(&format!(
-        "{snapshot}: {} with {}, because {}. Sizes and times are estimates.",
+        "{title}: {} with {}, because {}. Sizes and times are estimates.",
         kind(chosen, choice.index),
         if chosen.flags.is_empty() { "no flags".to_owned() } else { chosen.flags.join(" ") },
         choice.reason
